@@ -67,7 +67,8 @@ public:
   /// Of a small program; true if nothing was left out: see ExactSearch.cpp.
   bool searchAll();
   void searchNearby(int64_t evaluations, uint64_t seed);
-  /// Launches later and waits earlier, as far as that costs no time.
+  /// Launches later, waits earlier, and recomputes less, as far as that costs
+  /// no time.
   void trim();
 
   bool isFeasible() const { return hasBest; }

@@ -1,8 +1,10 @@
-//===- Trim.cpp - Nothing is alive that wins no time ----------------------===//
+//===- Trim.cpp - Nothing is there that wins no time ----------------------===//
 //
 // `Evaluator::fit` takes all the memory that there is. Much of it wins nothing,
 // even where the network has half the bandwidth; and buffers that fill an arena
-// at all times leave more gaps between them.
+// at all times leave more gaps between them. Where collectives hide
+// computations, some are done twice for memory that nothing needs: they cost
+// time as soon as the network is faster.
 //
 //===----------------------------------------------------------------------===//
 
@@ -19,20 +21,24 @@ void ProgramSearch::trim() {
   Evaluator onHalf(model, number, half);
   int64_t halfTime = onHalf.evaluate(best, resident).time;
   ProgramDecisions trimmed = best;
+  auto isAsFast = [&] {
+    Outcome outcome = evaluator.evaluate(trimmed, resident);
+    if (!isWithin(outcome) || outcome.time > bestOutcome.time ||
+        outcome.meanTime > bestOutcome.meanTime)
+      return false;
+    int64_t time = onHalf.evaluate(trimmed, resident).time;
+    if (time > halfTime)
+      return false;
+    bestOutcome = outcome;
+    halfTime = time;
+    return true;
+  };
   auto lower = [&](uint16_t &slots) {
     uint16_t most = slots;
     for (size_t next = 0; next < most; next += 1 + next / 4) {
       slots = uint16_t(next);
-      Outcome outcome = evaluator.evaluate(trimmed, resident);
-      if (outcome.time > bestOutcome.time ||
-          outcome.meanTime > bestOutcome.meanTime)
-        continue;
-      int64_t time = onHalf.evaluate(trimmed, resident).time;
-      if (time > halfTime)
-        continue;
-      bestOutcome = outcome;
-      halfTime = time;
-      return;
+      if (isAsFast())
+        return;
     }
     slots = most;
   };
@@ -52,5 +58,17 @@ void ProgramSearch::trim() {
     lower(trimmed.units[layout.gatherUnits[call->begin]][call->phase].ahead);
   for (const Layout::Call &call : layout.reductions)
     lower(trimmed.units[layout.reductionUnits[call.begin]].reduction.wait);
+  for (uint32_t module : modules)
+    for (Recompute less : {Recompute::None, Recompute::Cheap}) {
+      if (trimmed.recompute[module] == Recompute::None ||
+          trimmed.recompute[module] == less ||
+          size_t(less) >= numStates[module])
+        break;
+      ProgramDecisions before = trimmed;
+      setRecompute(trimmed, module, less);
+      if (isAsFast())
+        break;
+      trimmed = std::move(before);
+    }
   best = std::move(trimmed);
 }

@@ -349,6 +349,19 @@ TEST(Search, HoldsNothingThatWinsNoTime) {
   EXPECT_EQ(unused, 0u);
 }
 
+// On a slow network collectives hide what is recomputed, so that it seems to
+// cost nothing; where the network is faster it does.
+TEST(Search, RecomputesNothingThatWinsNoTime) {
+  StepModel model = makeTransformer(slow7B);
+  model.budget =
+      evaluate(model, makeBaseline(model, Policy::Fsdp1, true, Recompute::None))
+          .peakBytes;
+  SearchAnswer answer = search(model, makeSearchOptions(4000, true));
+  ASSERT_TRUE(answer.isFeasible);
+  for (Recompute recompute : answer.decisions.programs[0].recompute)
+    EXPECT_EQ(recompute, Recompute::None);
+}
+
 TEST(Search, IsTheSameEachTimeAndMayBeStopped) {
   StepModel model = makeSmallStep();
   SearchOptions options;
