@@ -230,17 +230,16 @@ struct Unhidden::Block {
 };
 
 namespace {
-/// Of windows with one deadline, or those served at one computation: the
-/// earliest begin, and what nothing has hidden.
-struct Served {
+/// Of windows with one deadline: the earliest begin, and what nothing hides.
+struct Late {
   uint32_t begin = nobody;
   int64_t missed = 0;
 };
 } // namespace
 
 /// Collectives run one after the other, the one with the earliest deadline
-/// first. What misses its deadline has been in the way of none with a later
-/// one, from its begin on; nor has what was served instead.
+/// first. From the begin of what misses its deadline on, nothing with a later
+/// one has run until then: a block goes back to the earliest begin of what has.
 std::vector<Unhidden::Block>
 Unhidden::findBlocks(const std::vector<Window> &windows, Set whole,
                      uint32_t begin) const {
@@ -250,7 +249,7 @@ Unhidden::findBlocks(const std::vector<Window> &windows, Set whole,
   std::vector<Block> blocks;
   std::vector<int64_t> rest;
   std::vector<uint32_t> earliest(count, nobody); // begin of what runs beside it
-  std::vector<Served> late(count + 1);           // by deadline
+  std::vector<Late> late(count + 1);             // by deadline
   size_t next = 0;
   for (uint32_t op = begin;; ++op) {
     for (; next != windows.size() && windows[next].begin <= op; ++next) {
@@ -262,7 +261,7 @@ Unhidden::findBlocks(const std::vector<Window> &windows, Set whole,
         blocks.push_back({window.begin, window.end, window.work});
     }
     for (; !all.empty() && all.top().first <= op; all.pop()) {
-      Served &there = late[op];
+      Late &there = late[op];
       there.begin = std::min(there.begin, windows[all.top().second].begin);
       there.missed += rest[all.top().second];
     }

@@ -62,6 +62,9 @@ private:
     return program.ops[op].onlyIf == nobody ||
            (all != Recompute::None && program.ops[op].recompute == all);
   }
+  uint32_t getFirstCopy(uint32_t unit) const {
+    return firstCopies[unit][size_t(Recompute::All)];
+  }
   State makeState(Recompute all) const;
   std::optional<int64_t> find(const BoundFacts::Choice &choice, Set whole,
                               size_t cut, uint32_t begin) const;
@@ -91,9 +94,6 @@ private:
   std::array<State, numRecomputes> states;
   /// By unit: the first copies in its module's replays that read it.
   std::vector<std::array<uint32_t, numRecomputes>> firstCopies;
-  uint32_t getFirstCopy(uint32_t unit) const {
-    return firstCopies[unit][size_t(Recompute::All)];
-  }
   /// By unit: if its module is recomputed, another one is read before it.
   std::vector<uint8_t> followsInModule;
   std::vector<int64_t> slowed; ///< Picoseconds beside collectives.

@@ -72,7 +72,9 @@ public:
   /// B1 and B4 say:
   ///   T >= T(..p) + T(p.., K of units after p - rho, and of reductions)
   /// p may come after replays: as many as can are counted after it, and what
-  /// they make is a part of mand(p).
+  /// they make is a part of mand(p). With B6, no room: what computations cannot
+  /// hide of all collectives, one at a time, each where there is room for it
+  /// (lib/Planner/Unhidden.h).
   std::optional<int64_t> boundMemoryCut() const;
 
   /// B4, head and tail, as of one machine. A unit's first use comes after all
