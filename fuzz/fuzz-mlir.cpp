@@ -10,6 +10,7 @@
 #include "fsdp/Target/Plan/PlanTarget.h"
 
 #include "mlir/Parser/Parser.h"
+#include "llvm/Support/Regex.h"
 
 using namespace fsdp;
 using namespace fsdp::fuzz;
@@ -97,6 +98,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   std::string text(reinterpret_cast<const char *>(data), size);
   if (llvm::StringRef(text).starts_with("ML\xefR"))
     return -1; // MLIR's own bytecode
+  // The parser of MLIR 22 asks for the width of `index` here, which has none:
+  // llvm/llvm-project#179045.
+  if (llvm::Regex("array[[:space:]]*<[[:space:]]*index").match(text))
+    return -1;
   mlir::OwningOpRef<mlir::ModuleOp> module;
   if (!compiler.succeeds([&] {
         module = mlir::parseSourceString<mlir::ModuleOp>(
