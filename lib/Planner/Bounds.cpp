@@ -48,9 +48,10 @@ struct ProgramBounds::Facts : BoundFacts {
   int64_t boundAfter(const Cut &cut, const Choice &choice, int64_t replayed,
                      int64_t alone) const;
   int64_t boundAt(const Cut &cut, const Choice &choice, int64_t alone) const;
-  int64_t boundAll(const Choice &choice, Unhidden::Set whole,
-                   int64_t least) const;
-  int64_t boundChoice(const Choice &choice, int64_t least) const;
+  int64_t boundCase(const Choice &choice,
+                    std::optional<BoundFacts::Set> nearestWhole,
+                    int64_t least) const;
+  int64_t boundCases(const Choice &choice, int64_t least) const;
 };
 
 ProgramBounds::ProgramBounds(const StepModel &model, size_t program)
@@ -133,41 +134,35 @@ int64_t ProgramBounds::Facts::boundAt(const Cut &cut, const Choice &choice,
          boundAfter(cut, choice, after, alone);
 }
 
-/// The most of what the cuts say, and the whole, if of the nearest modules
-/// these are recomputed; no more than it takes to see that it is not less than
-/// `least`.
-int64_t ProgramBounds::Facts::boundAll(const Choice &choice,
-                                       Unhidden::Set whole,
-                                       int64_t least) const {
-  std::optional<int64_t> alone = unhidden.find(choice, whole);
-  if (!alone)
+/// The most of what the whole and the cuts say with B6, if of the nearest
+/// modules these are recomputed; no more than it takes to see that it is not
+/// less than `least`. `most`, if there is no room for it.
+int64_t
+ProgramBounds::Facts::boundCase(const Choice &choice,
+                                std::optional<BoundFacts::Set> nearestWhole,
+                                int64_t least) const {
+  std::optional<Unhidden::Case> known = unhidden.makeCase(choice, nearestWhole);
+  if (!known)
     return most;
-  int64_t time = boundWhole(choice, 0, *alone);
-  for (size_t i = 0; i != cuts.size() && time < least; ++i) {
-    if (!unhidden.isAfterForward(cuts[i]))
-      continue;
-    alone = unhidden.findAfter(cuts[i], choice, whole);
-    if (!alone)
-      return most;
-    time = std::max(time, boundAt(cuts[i], choice, *alone));
-  }
+  int64_t time = boundWhole(choice, 0, unhidden.find(*known));
+  for (size_t i = 0; i != cuts.size() && time < least; ++i)
+    if (unhidden.isAfterForward(cuts[i]))
+      time = std::max(
+          time, boundAt(cuts[i], choice, unhidden.findAfter(cuts[i], *known)));
   return time;
 }
 
-/// The least of a choice, if it is less than `least`; `most`, if there is no
-/// room for it.
-int64_t ProgramBounds::Facts::boundChoice(const Choice &choice,
-                                          int64_t least) const {
-  int64_t time = boundAll(choice, std::nullopt, least);
-  for (const Cut &cut : cuts)
-    time = std::max(time, boundAt(cut, choice, 0));
+/// The least of all cases of a choice, if it is less than `least`.
+int64_t ProgramBounds::Facts::boundCases(const Choice &choice,
+                                         int64_t least) const {
+  int64_t time = boundCase(choice, std::nullopt, least);
   if (time >= least || nearest.empty() || mayStartGathered)
     return time;
-  int64_t leastSet = most;
+  int64_t leastCase = most;
   for (unsigned long set = 0; set >> nearest.size() == 0; ++set)
     if (isPossible(choice, set))
-      leastSet = std::min(leastSet, boundAll(choice, Set(set), leastSet));
-  return std::max(time, leastSet);
+      leastCase = std::min(leastCase, boundCase(choice, Set(set), leastCase));
+  return std::max(time, leastCase);
 }
 
 /// Choices become longer: those that take as long as the least without any
@@ -200,9 +195,9 @@ std::optional<int64_t> ProgramBounds::boundMemoryCut() const {
   });
   if (!near)
     return std::nullopt;
-  least = facts->boundChoice(*near, Facts::most);
-  visit([&](const BoundFacts::Choice &choice, int64_t) {
-    least = std::min(least, facts->boundChoice(choice, least));
+  least = std::max(least, facts->boundCases(*near, Facts::most));
+  visit([&](const BoundFacts::Choice &choice, int64_t time) {
+    least = std::min(least, std::max(time, facts->boundCases(choice, least)));
   });
   if (least == Facts::most)
     return std::nullopt;

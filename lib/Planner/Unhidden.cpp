@@ -81,17 +81,27 @@ Unhidden::State Unhidden::makeState(Recompute all) const {
   return state;
 }
 
-/// Bytes that are left at a computation; where it is not certain that it runs,
-/// as many as there may be.
-int64_t Unhidden::getRoom(uint32_t op, const BoundFacts::Choice &choice,
-                          Set whole, Recompute all) const {
-  if (!isCertain(op, all))
-    return facts.room;
-  int64_t mandatory = program.ops[op].onlyIf != nobody
-                          ? facts.leastMandatory[op]
-                      : whole ? facts.getMandatory(op, choice, *whole)
-                              : facts.getMandatory(op, choice);
-  return facts.room - mandatory - states[size_t(all)].inUse[op];
+std::optional<Unhidden::Case>
+Unhidden::makeCase(const BoundFacts::Choice &choice,
+                   std::optional<BoundFacts::Set> whole) const {
+  size_t count = program.recomputable.size();
+  Recompute all = count && choice.all == count     ? Recompute::All
+                  : count && choice.cheap == count ? Recompute::Cheap
+                                                   : Recompute::None;
+  Case known = {whole, all,
+                std::vector<int64_t>(program.ops.size(), facts.room)};
+  for (uint32_t op = 0; op != program.ops.size(); ++op) {
+    if (!isCertain(op, all))
+      continue;
+    known.room[op] -=
+        states[size_t(all)].inUse[op] +
+        (program.ops[op].onlyIf != nobody ? facts.leastMandatory[op]
+         : whole ? facts.getMandatory(op, choice, *whole)
+                 : facts.getMandatory(op, choice));
+    if (known.room[op] < 0)
+      return std::nullopt;
+  }
+  return known;
 }
 
 //===----------------------------------------------------------------------===//
@@ -124,7 +134,7 @@ private:
 /// not run from the first one on that reads it. The first of these, and what
 /// may run beside others after it at the most, whatever is recomputed.
 std::pair<uint32_t, int64_t> Unhidden::findEnd(uint32_t unit, uint32_t first,
-                                               Set whole) const {
+                                               const Case &known) const {
   uint32_t module = facts.model.units[unit].module, end = first;
   std::array<int64_t, numRecomputes> here = {};
   int64_t beside = 0;
@@ -132,7 +142,7 @@ std::pair<uint32_t, int64_t> Unhidden::findEnd(uint32_t unit, uint32_t first,
     const ComputeOp &copy = program.ops[op];
     if (copy.onlyIf == nobody || copy.onlyIf != module)
       break;
-    if (isOut(op, whole))
+    if (isOut(op, known))
       continue;
     if (op < firstCopies[unit][size_t(copy.recompute)]) {
       here[size_t(copy.recompute)] += slowed[op];
@@ -148,9 +158,10 @@ std::pair<uint32_t, int64_t> Unhidden::findEnd(uint32_t unit, uint32_t first,
 /// first use have room for it. If there is none at the first use of the unit
 /// that is gathered before, it is a call of its own; where its module is
 /// recomputed, that may be another unit of the module.
-void Unhidden::addGathers(std::vector<Window> &windows, const State &state,
-                          const std::vector<int64_t> &room, Set whole,
-                          size_t cut, uint32_t begin) const {
+std::vector<Unhidden::Window>
+Unhidden::listGathers(const Case &known, size_t cut, uint32_t begin) const {
+  const State &state = getState(known);
+  std::vector<Window> windows;
   for (size_t phase = begin == 0 ? 0 : 1; phase != numPhases; ++phase) {
     Nearest tight;
     uint32_t place = begin, before = nobody;
@@ -159,7 +170,7 @@ void Unhidden::addGathers(std::vector<Window> &windows, const State &state,
       uint32_t first = use.first[phase];
       const Traffic &own = program.traffic[unit];
       for (; place < first; ++place)
-        tight.add(place, room[place]);
+        tight.add(place, known.room[place]);
       uint32_t earliest = tight.findBelow(own.gatheredBytes, nobody) + 1;
       bool isForward = phase == 0;
       // What is in use at the cut may stay.
@@ -171,7 +182,7 @@ void Unhidden::addGathers(std::vector<Window> &windows, const State &state,
         bool mayJoin = (before != nobody && launch <= before) ||
                        (!isForward && followsInModule[unit] &&
                         launch < getFirstCopy(unit));
-        auto [end, beside] = findEnd(unit, first, whole);
+        auto [end, beside] = findEnd(unit, first, known);
         int64_t work =
             own.gather.transfer + (mayJoin ? 0 : own.gather.latency) - beside;
         windows.push_back(
@@ -181,15 +192,17 @@ void Unhidden::addGathers(std::vector<Window> &windows, const State &state,
       before = first;
     }
   }
+  return windows;
 }
 
 /// What it reads lives to its wait, so all computations from the end of the
 /// gradient to there have room for it. Where there is room to leave the
 /// gradient until the next one is complete, both may be one call. The last one
 /// is the tail.
-void Unhidden::addReductions(std::vector<Window> &windows, const State &state,
-                             const std::vector<int64_t> &room,
-                             uint32_t begin) const {
+std::vector<Unhidden::Window> Unhidden::listReductions(const Case &known,
+                                                       uint32_t begin) const {
+  const State &state = getState(known);
+  std::vector<Window> windows;
   Nearest tight; // of places from the last on
   auto place = uint32_t(program.ops.size());
   for (size_t i = facts.reduced.size(); i-- != 0;) {
@@ -200,7 +213,7 @@ void Unhidden::addReductions(std::vector<Window> &windows, const State &state,
       break;
     while (place > use.complete + 1) {
       --place;
-      tight.add(place, room[place]);
+      tight.add(place, known.room[place]);
     }
     if (i + 1 == facts.reduced.size() || !own.isReduced)
       continue;
@@ -217,6 +230,7 @@ void Unhidden::addReductions(std::vector<Window> &windows, const State &state,
                   use.complete + 1),
          0});
   }
+  return windows;
 }
 
 //===----------------------------------------------------------------------===//
@@ -241,7 +255,7 @@ struct Late {
 /// first. From the begin of what misses its deadline on, nothing with a later
 /// one has run until then: a block goes back to the earliest begin of what has.
 std::vector<Unhidden::Block>
-Unhidden::findBlocks(const std::vector<Window> &windows, Set whole,
+Unhidden::findBlocks(const std::vector<Window> &windows, const Case &known,
                      uint32_t begin) const {
   using Pending = std::pair<uint32_t, size_t>; // end, window
   std::priority_queue<Pending, std::vector<Pending>, std::greater<Pending>> all;
@@ -267,7 +281,7 @@ Unhidden::findBlocks(const std::vector<Window> &windows, Set whole,
     }
     if (op == count)
       break;
-    for (int64_t time = isOut(op, whole) ? 0 : slowed[op];
+    for (int64_t time = isOut(op, known) ? 0 : slowed[op];
          !all.empty() && time != 0;) {
       auto [end, window] = all.top();
       int64_t done = std::min(rest[window], time);
@@ -298,11 +312,11 @@ Unhidden::findBlocks(const std::vector<Window> &windows, Set whole,
 
 /// Picoseconds. Units that are there at the cut have no gather after it: as
 /// many as fit, those first that save most.
-int64_t Unhidden::sum(std::vector<Window> windows, Set whole, uint32_t begin,
-                      int64_t roomAtCut) const {
+int64_t Unhidden::sum(std::vector<Window> windows, const Case &known,
+                      uint32_t begin, int64_t roomAtCut) const {
   std::sort(windows.begin(), windows.end(),
             [](const Window &a, const Window &b) { return a.begin < b.begin; });
-  std::vector<Block> blocks = findBlocks(windows, whole, begin);
+  std::vector<Block> blocks = findBlocks(windows, known, begin);
   int64_t total = 0;
   for (const Block &block : blocks)
     total += block.unhidden;
@@ -330,37 +344,21 @@ int64_t Unhidden::sum(std::vector<Window> windows, Set whole, uint32_t begin,
   return std::max<int64_t>(total - int64_t(saved * (1 + 1e-9)) - 1, 0);
 }
 
-std::optional<int64_t> Unhidden::find(const BoundFacts::Choice &choice,
-                                      Set whole, size_t cut,
-                                      uint32_t begin) const {
+int64_t Unhidden::find(const Case &known, size_t cut, uint32_t begin) const {
   if (facts.mayStartGathered || facts.model.sharesCore || program.ops.empty())
     return 0;
-  Recompute certain = Recompute::None;
-  if (size_t count = program.recomputable.size())
-    certain = choice.all == count     ? Recompute::All
-              : choice.cheap == count ? Recompute::Cheap
-                                      : Recompute::None;
-  std::vector<int64_t> room(program.ops.size(), 0);
-  for (uint32_t op = begin; op != program.ops.size(); ++op) {
-    room[op] = getRoom(op, choice, whole, certain);
-    if (room[op] < 0)
-      return std::nullopt;
-  }
-  const State &state = states[size_t(certain)];
-  int64_t free = getRoom(uint32_t(cut), choice, whole, certain);
-  std::vector<Window> gathers, reductions;
-  addGathers(gathers, state, room, whole, cut, begin);
-  addReductions(reductions, state, room, begin);
+  std::vector<Window> gathers = listGathers(known, cut, begin),
+                      reductions = listReductions(known, begin);
   // Each call is rounded once.
   int64_t rounded =
       facts.isExact ? 0 : 500 * int64_t(gathers.size() + reductions.size());
-  int64_t time;
+  int64_t time, free = known.room[cut];
   if (facts.model.sharesLink) {
     gathers.insert(gathers.end(), reductions.begin(), reductions.end());
-    time = sum(std::move(gathers), whole, begin, free);
+    time = sum(std::move(gathers), known, begin, free);
   } else {
-    time = std::max(sum(std::move(gathers), whole, begin, free),
-                    sum(std::move(reductions), whole, begin, 0));
+    time = std::max(sum(std::move(gathers), known, begin, free),
+                    sum(std::move(reductions), known, begin, 0));
   }
   return std::max<int64_t>(time - rounded, 0) / 1000;
 }

@@ -22,22 +22,25 @@ class Unhidden {
 public:
   explicit Unhidden(const BoundFacts &facts);
 
-  /// Which of the modules nearest to the border between the phases are
-  /// recomputed whole; nothing, if any may be.
-  using Set = std::optional<BoundFacts::Set>;
+  /// What is known of what is recomputed, and the bytes that it leaves at each
+  /// computation; where it is not certain that one runs, as many as there may
+  /// be.
+  struct Case {
+    /// Which of the nearest modules are recomputed whole; nothing, if any may.
+    std::optional<BoundFacts::Set> whole;
+    Recompute all; ///< What of all modules is.
+    std::vector<int64_t> room;
+  };
+  /// Nothing, if there is no room for it.
+  std::optional<Case> makeCase(const BoundFacts::Choice &choice,
+                               std::optional<BoundFacts::Set> whole) const;
 
-  /// Nanoseconds in which collectives run, and no computation; nothing, if
-  /// there is no room for what is recomputed. Of the last reduction and of what
-  /// is all-reduced there is none in it.
-  std::optional<int64_t> find(const BoundFacts::Choice &choice,
-                              Set whole) const {
-    return find(choice, whole, middle, 0);
-  }
+  /// Nanoseconds in which collectives run, and no computation. Of the last
+  /// reduction and of what is all-reduced there is none in it.
+  int64_t find(const Case &known) const { return find(known, middle, 0); }
   /// Of those after a cut that is not in the forward, as `boundAfter`.
-  std::optional<int64_t> findAfter(const BoundFacts::Cut &cut,
-                                   const BoundFacts::Choice &choice,
-                                   Set whole) const {
-    return find(choice, whole, cut.op, uint32_t(cut.op + 1));
+  int64_t findAfter(const BoundFacts::Cut &cut, const Case &known) const {
+    return find(known, cut.op, uint32_t(cut.op + 1));
   }
   bool isAfterForward(const BoundFacts::Cut &cut) const {
     return cut.op >= middle;
@@ -66,26 +69,24 @@ private:
     return firstCopies[unit][size_t(Recompute::All)];
   }
   State makeState(Recompute all) const;
-  std::optional<int64_t> find(const BoundFacts::Choice &choice, Set whole,
-                              size_t cut, uint32_t begin) const;
-  int64_t getRoom(uint32_t op, const BoundFacts::Choice &choice, Set whole,
-                  Recompute all) const;
-  void addGathers(std::vector<Window> &windows, const State &state,
-                  const std::vector<int64_t> &room, Set whole, size_t cut,
-                  uint32_t begin) const;
-  void addReductions(std::vector<Window> &windows, const State &state,
-                     const std::vector<int64_t> &room, uint32_t begin) const;
+  int64_t find(const Case &known, size_t cut, uint32_t begin) const;
+  std::vector<Window> listGathers(const Case &known, size_t cut,
+                                  uint32_t begin) const;
+  std::vector<Window> listReductions(const Case &known, uint32_t begin) const;
   std::pair<uint32_t, int64_t> findEnd(uint32_t unit, uint32_t first,
-                                       Set whole) const;
-  std::vector<Block> findBlocks(const std::vector<Window> &windows, Set whole,
-                                uint32_t begin) const;
-  int64_t sum(std::vector<Window> windows, Set whole, uint32_t begin,
+                                       const Case &known) const;
+  std::vector<Block> findBlocks(const std::vector<Window> &windows,
+                                const Case &known, uint32_t begin) const;
+  int64_t sum(std::vector<Window> windows, const Case &known, uint32_t begin,
               int64_t roomAtCut) const;
-  /// Whether it never runs with these.
-  bool isOut(uint32_t op, Set whole) const {
-    return whole && nearestAt[op] != nobody &&
-           (*whole)[nearestAt[op]] !=
+  /// Whether it never runs then.
+  bool isOut(uint32_t op, const Case &known) const {
+    return known.whole && nearestAt[op] != nobody &&
+           (*known.whole)[nearestAt[op]] !=
                (program.ops[op].recompute == Recompute::All);
+  }
+  const State &getState(const Case &known) const {
+    return states[size_t(known.all)];
   }
 
   const BoundFacts &facts;
