@@ -14,7 +14,7 @@ using namespace fsdp::fuzz;
 
 /// What a step may take of this machine.
 static bool isSmall(const planfile::Plan &plan, unsigned ranks) {
-  constexpr uint64_t mostBytes = 16 << 20;
+  constexpr uint64_t mostBytes = 4 << 20;
   return ranks <= 4 && plan.device()->string_view() == "cpu" &&
          plan.device_bytes() <= mostBytes && plan.host_bytes() <= mostBytes;
 }

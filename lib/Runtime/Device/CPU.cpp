@@ -42,6 +42,7 @@ public:
       return base->allocate(bytes);
     if (script) {
       if (script->recording) {
+        script->ask(bytes);
         void *place = base->raw_allocate(bytes);
         script->entries.push_back({bytes, place});
         return {place, place, &release, c10::kCPU};

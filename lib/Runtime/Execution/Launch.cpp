@@ -123,6 +123,24 @@ void Launch::reject(const std::string &what) const {
 }
 
 namespace {
+std::size_t bytesOf(const at::Tensor &tensor) {
+  return tensor.defined() ? tensor.nbytes() : 0;
+}
+
+/// What one allocation of a call may have: 64 times its tensors, for a
+/// convolution has as many copies of its input as its filter has elements, and
+/// 256 MiB, for what libraries keep.
+std::size_t mostBytes(const Launch::Stack &arguments, std::size_t results) {
+  std::size_t bytes = results;
+  for (const c10::IValue &argument : arguments)
+    if (argument.isTensor())
+      bytes += bytesOf(argument.toTensor());
+    else if (argument.isTensorList())
+      for (const at::Tensor &tensor : argument.toTensorList())
+        bytes += bytesOf(tensor);
+  return (std::size_t{256} << 20) + 64 * bytes;
+}
+
 /// Results must not outlive the call: on another thread the allocator would
 /// take planned memory for its own.
 struct Cleared {
@@ -138,7 +156,9 @@ std::size_t Launch::probe(Device &device) {
     return record(stack, device, /*keep=*/false);
   } catch (const c10::LinAlgError &) {
   } catch (const c10::IndexError &) {
-  } catch (const Error &) {
+  } catch (const Error &error) {
+    if (script.wasRefused)
+      reject(error.what());
     if (isHooked() && !guard.looksAtElements())
       throw;
   } catch (...) {
@@ -155,6 +175,10 @@ std::size_t Launch::probe(Device &device) {
 std::size_t Launch::record(Stack &stack, Device &device, bool keep) {
   script = {};
   script.recording = true;
+  std::size_t resultBytes = 0;
+  for (const Result &result : results)
+    resultBytes += bytesOf(result.place);
+  script.most = mostBytes(arguments, resultBytes);
   std::vector<std::pair<std::size_t, std::size_t>> placed; // entry, result
   {
     ScriptScope scope(device, script);

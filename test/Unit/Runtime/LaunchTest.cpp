@@ -240,6 +240,28 @@ TEST(Launch, ListsOfTensors) {
       at::equal(toTorch(session.output(0, 1)), left.index_select(1, index)));
 }
 
+// The kernel makes as many rows as the plan says, and only then are they seen
+// to be others than those of the result.
+TEST(Launch, AKernelThatAsksForTooMuchMemoryIsRejected) {
+  OneRank one;
+  TestPlan &plan = one.plan;
+  std::uint32_t grad = one.input({2, 16}, 0);
+  std::uint32_t index =
+      one.add(BufferRole::Input, {2}, 1, DType::I64); // zeros at load
+  std::uint32_t out = one.output({8, 16}, 0);
+  plan.launch("aten::embedding_dense_backward(Tensor grad_output, Tensor "
+              "indices, SymInt num_weights, SymInt padding_idx, bool "
+              "scale_grad_by_freq) -> Tensor",
+              {arg(grad), arg(index), plan.integer(1 << 23), plan.integer(-1),
+               plan.boolean(false)},
+              "rows", {out});
+  EXPECT_THAT([&] { one.load(); },
+              ThrowsMessage<Error>(HasSubstr(
+                  "aten::embedding_dense_backward: asks for 536870912 bytes while "
+                  "it runs; with such arguments and results it may have "
+                  "268477440")));
+}
+
 TEST(Launch, AKernelThatResizesIsRejected) {
   OneRank one;
   TestPlan &plan = one.plan;

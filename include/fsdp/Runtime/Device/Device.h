@@ -11,6 +11,7 @@
 #ifndef FSDP_RUNTIME_DEVICE_DEVICE_H
 #define FSDP_RUNTIME_DEVICE_DEVICE_H
 
+#include "fsdp/Runtime/Support/Error.h"
 #include "fsdp/Schema/plan_generated.h"
 
 #include <c10/core/Device.h>
@@ -20,6 +21,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace fsdp {
@@ -38,6 +40,22 @@ struct AllocationScript {
   std::vector<Entry> entries;
   std::size_t next = 0;
   bool recording = false;
+  /// Recording: the bytes of the largest allocation. Some kernels take as much
+  /// as a number of the plan says, and a plan is untrusted.
+  std::size_t most = SIZE_MAX;
+  bool wasRefused = false;
+
+  /// Recording: an allocation is about to be made. Throws `Error` if it is
+  /// larger than that.
+  void ask(std::size_t bytes) {
+    if (bytes <= most)
+      return;
+    wasRefused = true;
+    throw Error("asks for " + std::to_string(bytes) +
+                " bytes while it runs; with such arguments and results it may "
+                "have " +
+                std::to_string(most));
+  }
 
   /// The place of the next allocation of this size, or null: from the heap.
   /// What was allocated once, for a cache, is passed over.

@@ -335,6 +335,7 @@ c10::DataPtr ScriptedHeap::allocate(std::size_t bytes) {
   c10::Device where = device->torchDevice();
   if (AllocationScript *script = device->script) {
     if (script->recording) {
+      script->ask(bytes);
       void *place = next->raw_allocate(bytes);
       script->entries.push_back({bytes, place});
       return {place, place, &release, where};
