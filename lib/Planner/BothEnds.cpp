@@ -18,14 +18,29 @@ struct Split {
   /// its life.
   std::vector<int64_t> beside;
   std::vector<int64_t> offsets;
-  int64_t need = 0; ///< Bytes of an arena in which others may fit.
+  int64_t need = 0; ///< Bytes of an arena in which others fit above them.
 };
+
+/// How others are packed. They may fill gaps between the large ones, and so
+/// need less than what fits above these: so many quarters of the way from the
+/// bytes that are alive to those that the split needs.
+struct Way {
+  int64_t quarters;
+  bool isByArea; ///< The most bytes times length first, or the longest life.
+  Gap gap;
+};
+
+constexpr Way ways[] = {{0, false, Gap::Smallest}, {1, false, Gap::Smallest},
+                        {2, false, Gap::Smallest}, {4, false, Gap::Smallest},
+                        {4, false, Gap::Lowest},   {4, true, Gap::Smallest},
+                        {4, true, Gap::Lowest}};
 
 class Packer {
 public:
-  Packer(const std::vector<Lifetime> &lifetimes, int64_t alive, int64_t enough,
-         std::vector<int64_t> &offsets)
-      : lifetimes(lifetimes), alive(alive), enough(enough), best(offsets) {}
+  Packer(const std::vector<Lifetime> &lifetimes, int64_t alignment,
+         int64_t alive, int64_t enough, std::vector<int64_t> &offsets)
+      : lifetimes(lifetimes), alignment(alignment), alive(alive),
+        enough(enough), best(offsets), occupancy(lifetimes) {}
 
   int64_t run();
 
@@ -38,13 +53,17 @@ private:
   }
   Split split(int64_t leastBytes) const;
   void findBeside(Split &split) const;
-  void packLarge(Split &split) const;
-  void packOthers(Split &split);
+  void packLarge(Split &split);
+  void sort(std::vector<uint32_t> &buffers, bool isByArea) const;
+  void packOthers(Split &split, const Way &way, size_t &placements);
+  size_t placeOthers(Split &split, Gap gap, int64_t arena,
+                     std::vector<int64_t> &offsets);
 
   const std::vector<Lifetime> &lifetimes;
-  const int64_t alive, enough;
+  const int64_t alignment, alive, enough;
   std::vector<int64_t> &best;
   int64_t bestArena = std::numeric_limits<int64_t>::max();
+  Occupancy occupancy;
 };
 
 } // namespace
@@ -77,7 +96,7 @@ void Packer::findBeside(Split &split) const {
 }
 
 /// Each as low as it can be, those first that others leave the least.
-void Packer::packLarge(Split &split) const {
+void Packer::packLarge(Split &split) {
   findBeside(split);
   auto key = [&](uint32_t i) {
     return std::make_tuple(-split.beside[i], -getLength(i), lifetimes[i].begin,
@@ -90,7 +109,8 @@ void Packer::packLarge(Split &split) const {
       std::min(maxTries, 1 + maxPlacements / (1 + split.large.size()));
   std::vector<int64_t> offsets(lifetimes.size());
   for (; tries != 0 && (split.offsets.empty() || split.need > alive); --tries) {
-    Occupancy(lifetimes).place(split.large, Gap::Lowest, offsets);
+    occupancy.clear();
+    occupancy.place(split.large, Gap::Lowest, offsets);
     auto getNeed = [&](uint32_t i) {
       return getTop(i, offsets) + split.beside[i];
     };
@@ -107,41 +127,55 @@ void Packer::packLarge(Split &split) const {
   }
 }
 
-/// From the other end: the longest life first, or the most bytes times length.
-void Packer::packOthers(Split &split) {
-  constexpr size_t maxTries = 8, maxPlacements = 150000;
-  size_t placements = 0;
+void Packer::sort(std::vector<uint32_t> &buffers, bool isByArea) const {
+  auto key = [&](uint32_t i) {
+    double bytes = isByArea ? double(lifetimes[i].bytes) : 1;
+    return std::make_tuple(-bytes * double(getLength(i) + 1),
+                           lifetimes[i].begin, i);
+  };
+  std::sort(buffers.begin(), buffers.end(),
+            [&](uint32_t a, uint32_t b) { return key(a) < key(b); });
+}
+
+/// From the other end. Those that break through `arena` go first the next time.
+/// Ends where the arena is no smaller than the best. Returns how many were
+/// placed.
+size_t Packer::placeOthers(Split &split, Gap gap, int64_t arena,
+                           std::vector<int64_t> &offsets) {
+  occupancy.clear();
+  for (uint32_t large : split.large)
+    occupancy.insert(large, offsets[large]);
+  int64_t needed = arena;
+  std::vector<uint32_t> beyond, within;
+  auto next = split.others.begin();
+  for (; next != split.others.end() && needed < bestArena; ++next) {
+    int64_t top = occupancy.place(*next, gap, offsets);
+    needed = std::max(needed, top);
+    (top > arena ? beyond : within).push_back(*next);
+  }
+  if (needed < bestArena) {
+    bestArena = needed;
+    best = offsets;
+  }
+  std::copy(within.begin(), within.end(),
+            std::copy(beyond.begin(), beyond.end(), split.others.begin()));
+  return beyond.size() + within.size();
+}
+
+void Packer::packOthers(Split &split, const Way &way, size_t &placements) {
+  constexpr size_t maxTries = 16, maxPlacements = 150000;
+  int64_t arena =
+      alive + (split.need - alive) / alignment * way.quarters / 4 * alignment;
+  for (uint32_t i : split.large)
+    arena = std::max(arena, getTop(i, split.offsets));
   std::vector<int64_t> offsets(lifetimes.size());
   for (uint32_t i : split.large)
-    offsets[i] = split.need - getTop(i, split.offsets);
-  for (bool isByArea : {false, true})
-    for (Gap gap : {Gap::Smallest, Gap::Lowest}) {
-      auto key = [&](uint32_t i) {
-        double bytes = isByArea ? double(lifetimes[i].bytes) : 1;
-        return std::make_tuple(-bytes * double(getLength(i) + 1),
-                               lifetimes[i].begin, i);
-      };
-      std::sort(split.others.begin(), split.others.end(),
-                [&](uint32_t a, uint32_t b) { return key(a) < key(b); });
-      for (size_t i = 0; i != maxTries; ++i) {
-        placements += split.others.size();
-        if (placements > maxPlacements ||
-            bestArena <= std::max(split.need, enough))
-          return;
-        Occupancy occupancy(lifetimes);
-        for (uint32_t large : split.large)
-          occupancy.insert(large, offsets[large]);
-        int64_t arena =
-            std::max(split.need, occupancy.place(split.others, gap, offsets));
-        if (arena < bestArena) {
-          bestArena = arena;
-          best = offsets;
-        }
-        putFirst(split.others, [&](uint32_t other) {
-          return getTop(other, offsets) > split.need;
-        });
-      }
-    }
+    offsets[i] = arena - getTop(i, split.offsets);
+  sort(split.others, way.isByArea);
+  for (size_t tries = 0; tries != maxTries && placements <= maxPlacements &&
+                         bestArena > std::max(arena, enough);
+       ++tries)
+    placements += placeOthers(split, way.gap, arena, offsets);
 }
 
 /// The split that may need the least first.
@@ -158,14 +192,17 @@ int64_t Packer::run() {
     return std::make_pair(a.need, a.large.size()) <
            std::make_pair(b.need, b.large.size());
   });
-  for (Split &split : splits)
-    if (bestArena > enough)
-      packOthers(split);
+  for (Split &split : splits) {
+    size_t placements = 0;
+    for (const Way &way : ways)
+      packOthers(split, way, placements);
+  }
   return bestArena;
 }
 
 int64_t fsdp::planner::placeFromBothEnds(const std::vector<Lifetime> &lifetimes,
-                                         int64_t alive, int64_t enough,
+                                         int64_t alignment, int64_t alive,
+                                         int64_t enough,
                                          std::vector<int64_t> &offsets) {
-  return Packer(lifetimes, alive, enough, offsets).run();
+  return Packer(lifetimes, alignment, alive, enough, offsets).run();
 }

@@ -16,10 +16,12 @@
 
 namespace fsdp::planner {
 
-/// `alive`: the most bytes at once. `enough`: those of an arena after which no
-/// other is tried. Returns the bytes of this one.
-int64_t placeFromBothEnds(const std::vector<Lifetime> &lifetimes, int64_t alive,
-                          int64_t enough, std::vector<int64_t> &offsets);
+/// Of lifetimes that are multiples of `alignment`; `alive`: the most bytes at
+/// once. `enough`: those of an arena after which no other is tried. Returns the
+/// bytes of this one.
+int64_t placeFromBothEnds(const std::vector<Lifetime> &lifetimes,
+                          int64_t alignment, int64_t alive, int64_t enough,
+                          std::vector<int64_t> &offsets);
 
 } // namespace fsdp::planner
 

@@ -95,7 +95,8 @@ MemoryPlan fsdp::planner::assignMemory(const std::vector<Lifetime> &given,
   std::vector<uint32_t> order = getOrder(lifetimes, weights[0]);
   consider(Occupancy(lifetimes).place(order, Gap::Smallest, offsets));
   if (!isGood())
-    consider(placeFromBothEnds(lifetimes, plan.lowerBound, enough, offsets));
+    consider(placeFromBothEnds(lifetimes, alignment, plan.lowerBound, enough,
+                               offsets));
   // Small plans can afford many orders.
   constexpr size_t maxTries = 32, maxPlacements = 20000;
   size_t placements = 0;

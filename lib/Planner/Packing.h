@@ -31,6 +31,13 @@ public:
     sometimes.resize(2 * leaves);
   }
 
+  /// Of none of them again. Keeps its memory.
+  void clear() {
+    for (auto *sets : {&always, &sometimes})
+      for (ByteSet &set : *sets)
+        set.clear();
+  }
+
   /// Takes the place of a buffer.
   void insert(uint32_t buffer, int64_t offset) {
     const Lifetime &own = lifetimes[buffer];
@@ -41,16 +48,19 @@ public:
     });
   }
 
-  /// Gives buffers places, in this order, and takes these. Returns the bytes up
-  /// to the highest of them.
+  /// Gives a buffer a place, and takes that. Returns the bytes up to its end.
+  int64_t place(uint32_t buffer, Gap gap, std::vector<int64_t> &offsets) {
+    offsets[buffer] = findGap(lifetimes[buffer], gap);
+    insert(buffer, offsets[buffer]);
+    return offsets[buffer] + lifetimes[buffer].bytes;
+  }
+
+  /// All of them, in this order. Returns the bytes up to the highest end.
   int64_t place(const std::vector<uint32_t> &order, Gap gap,
                 std::vector<int64_t> &offsets) {
     int64_t most = 0;
-    for (uint32_t buffer : order) {
-      offsets[buffer] = findGap(lifetimes[buffer], gap);
-      insert(buffer, offsets[buffer]);
-      most = std::max(most, offsets[buffer] + lifetimes[buffer].bytes);
-    }
+    for (uint32_t buffer : order)
+      most = std::max(most, place(buffer, gap, offsets));
     return most;
   }
 

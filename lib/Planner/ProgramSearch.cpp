@@ -142,8 +142,16 @@ ProgramSearch::listSteps(const ProgramDecisions &decisions) const {
   return steps;
 }
 
-/// With another budget, most of them stay good.
+/// With another budget, most of them stay good: launches and waits are as early
+/// and late as there is room for, or where they were.
 void ProgramSearch::startNear(const ProgramDecisions &decisions) {
+  ProgramDecisions wanted = decisions;
+  setLimits(wanted, farAhead, farAhead);
+  considerNear(wanted);
+  considerNear(decisions);
+}
+
+void ProgramSearch::considerNear(const ProgramDecisions &decisions) {
   Steps steps = listSteps(decisions);
   size_t less = steps.less[0].size() + steps.less[1].size();
   size_t more = steps.more[0].size() + steps.more[1].size();
@@ -163,7 +171,6 @@ void ProgramSearch::startNear(const ProgramDecisions &decisions) {
     while (low != high) {
       size_t middle = (low + high) / 2;
       ProgramDecisions wanted = decisions;
-      setLimits(wanted, farAhead, farAhead);
       if (middle < less)
         take(wanted, steps.less, less - middle);
       else

@@ -132,6 +132,7 @@ private:
   std::vector<Recompute> getRecompute(size_t number) const;
   std::vector<Ladder> getLadders() const;
   Steps listSteps(const ProgramDecisions &decisions) const;
+  void considerNear(const ProgramDecisions &decisions);
   size_t countSteps(Ladder ladder) const {
     return modules.size() +
            (ladder == Ladder::Cheap ? program.cheap.size() : 0);

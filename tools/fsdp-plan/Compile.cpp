@@ -445,20 +445,24 @@ LogicalResult Planner::searchWithin(Try &best) {
       spare = (tooLittle + spare) / 2;
       continue;
     }
-    FailureOr<Try> made = carryOut(std::move(*answer));
-    if (failed(made))
+    // One that is not faster need not be carried out to leave less next.
+    bool isFaster =
+        best.excess > 0 || answer->outcome.time < best.answer.outcome.time;
+    FailureOr<Try> made = failure();
+    if (isFaster && failed(made = carryOut(std::move(*answer))))
       return failure();
-    bool fits = made->excess <= 0;
+    bool fits = !isFaster || made->excess <= 0;
     if (fits)
       enough = spare;
     else
       leaveMore(*made);
-    if (best.excess > 0 ||
-        (fits && made->answer.outcome.time < best.answer.outcome.time))
+    if (isFaster && (fits || best.excess > 0))
       best = std::move(*made);
     between += enough.has_value();
-    if (auto most = enough ? enough : tooMuch)
-      spare = (tooLittle + *most) / 2;
+    if (auto most = enough ? enough : tooMuch) {
+      int64_t middle = (tooLittle + *most) / 2;
+      spare = fits ? middle : std::min(spare, middle);
+    }
   }
   if (best.excess <= 0 || !tooMuch)
     return success(); // or the arena is too large
