@@ -9,6 +9,7 @@
 #include "Order.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 using namespace fsdp::planner;
@@ -19,12 +20,39 @@ OrderMaker::OrderMaker(const StepModel &model, const Program &program,
       begins(program.ops.size() + 1), stretchOf(program.ops.size() + 1),
       placeOf(program.ops.size()) {
   memory.reserve(program.ops.size());
-  for (const Scenario &scenario : scenarios)
+  for (const Scenario &scenario : scenarios) {
     times.emplace_back(program, scenario);
+    const std::vector<int64_t> &ofOps = times.back().ops;
+    sums.emplace_back(ofOps.size() + 1, 0);
+    std::partial_sum(ofOps.begin(), ofOps.end(), sums.back().begin() + 1);
+  }
   std::vector<uint8_t> isComplete(model.units.size(), false);
   for (size_t op = program.ops.size(); op-- != 0;)
     if (uint32_t unit = program.ops[op].gradient; unit != nobody)
       completes[op] = !std::exchange(isComplete[unit], true);
+  findRuns();
+  findSpans();
+}
+
+void OrderMaker::findRuns() {
+  isMet.resize(1 + model.modules.size() * numRecomputes);
+  isMet.front() = true;
+  own.reserve(program.ops.size());
+  for (uint32_t i = 0; i != program.ops.size(); ++i) {
+    const ComputeOp &op = program.ops[i];
+    own.push_back({std::max<int64_t>(op.change, 0), op.transient,
+                   std::max<int64_t>(-op.change, 0)});
+    auto condition = uint32_t(getCondition(op));
+    if (runs.empty() || runs.back().condition != condition)
+      runs.push_back({i, i, condition, 0});
+    for (uint32_t unit :
+         {op.weights, op.gradient, op.update, op.launches, op.awaits})
+      if (unit != nobody && (roles.empty() || roles.back() != i))
+        roles.push_back(i);
+    runs.back().end = i + 1;
+    runs.back().endRole = uint32_t(roles.size());
+  }
+  pieces.reserve(runs.size());
 }
 
 void OrderMaker::make(const std::vector<Recompute> &recompute, Order &order) {
@@ -35,6 +63,16 @@ void OrderMaker::make(const std::vector<Recompute> &recompute, Order &order) {
   findBegins(order);
   fold(order);
   renumber(order);
+}
+
+void OrderMaker::findSpans() {
+  spans.reserve(program.lives.size());
+  for (const Life &life : program.lives) {
+    reads.insert(reads.end(), life.reads.begin(), life.reads.end());
+    spans.push_back({life.bytes,
+                     uint32_t(getCondition(program.ops[life.begin])),
+                     life.begin, life.end, uint32_t(reads.size())});
+  }
 }
 
 /// For any order of the program: once warm, none allocates.
@@ -62,10 +100,7 @@ static void addSlot(Order &order, uint32_t place) {
 
 void OrderMaker::emit(uint32_t index, Order &order) {
   const ComputeOp &op = program.ops[index];
-  auto place = uint32_t(order.ops.size());
-  order.ops.push_back(index);
-  memory.push_back({std::max<int64_t>(op.change, 0), op.transient,
-                    std::max<int64_t>(-op.change, 0)});
+  uint32_t place = placeOf[index];
   if (op.weights != nobody) {
     Order::Use &use = order.uses[op.weights];
     use.last[size_t(op.phase)] = place;
@@ -107,25 +142,46 @@ void OrderMaker::walk(Order &order) {
   order.completions.clear();
   order.uses.assign(model.units.size(), {});
   memory.clear();
+  pieces.clear();
   isClosed = false;
   addSlot(order, 0);
-  for (uint32_t i = 0; i != program.ops.size(); ++i) {
-    placeOf[i] = uint32_t(order.ops.size());
-    if (isThere(i, order))
-      emit(i, order);
+  for (size_t module = 0; module != order.recompute.size(); ++module)
+    for (size_t state = 0; state != numRecomputes; ++state)
+      isMet[1 + module * numRecomputes + state] =
+          size_t(order.recompute[module]) == state;
+  uint32_t role = 0;
+  for (const Run &run : runs) {
+    auto place = uint32_t(order.ops.size());
+    auto places = placeOf.begin() + run.begin;
+    auto placesEnd = placeOf.begin() + run.end;
+    if (isMet[run.condition]) {
+      std::iota(places, placesEnd, place);
+      order.ops.resize(place + run.end - run.begin);
+      std::iota(order.ops.begin() + place, order.ops.end(), run.begin);
+      memory.insert(memory.end(), own.begin() + run.begin,
+                    own.begin() + run.end);
+      pieces.push_back({place, run.begin});
+      for (; role != run.endRole; ++role)
+        emit(roles[role], order);
+    } else {
+      std::fill(places, placesEnd, place);
+      role = run.endRole;
+    }
   }
 }
 
 void OrderMaker::addLives(const Order &order) {
-  for (const Life &life : program.lives) {
-    if (!isThere(life.begin, order))
-      continue;
-    uint32_t end = placeOf[life.end];
-    for (const Life::Read &read : life.reads)
-      if (read.isWith(order.recompute[read.module]))
-        end = std::max(end, placeOf[read.op]);
-    memory[placeOf[life.begin]].takes += life.bytes;
-    memory[end].frees += life.bytes;
+  uint32_t read = 0;
+  for (const Span &span : spans) {
+    if (isMet[span.condition]) {
+      uint32_t end = placeOf[span.end];
+      for (; read != span.endRead; ++read)
+        if (reads[read].isWith(order.recompute[reads[read].module]))
+          end = std::max(end, placeOf[reads[read].op]);
+      memory[placeOf[span.begin]].takes += span.bytes;
+      memory[end].frees += span.bytes;
+    }
+    read = span.endRead;
   }
 }
 
@@ -178,19 +234,28 @@ void OrderMaker::fold(Order &order) {
   }
   stretchOf[count] = uint32_t(order.stretches.size());
   for (size_t scenario = 0; scenario != times.size(); ++scenario)
-    addDurations(order, times[scenario].ops, order.durations[scenario]);
+    addDurations(order, sums[scenario], order.durations[scenario]);
 }
 
 void OrderMaker::addDurations(const Order &order,
-                              const std::vector<int64_t> &ofOps,
-                              std::vector<int64_t> &durations) {
+                              const std::vector<int64_t> &sums,
+                              std::vector<int64_t> &durations) const {
   durations.clear();
+  size_t piece = 0;
   for (size_t place = 0; place != order.stretches.size(); ++place) {
-    int64_t sum = 0;
-    for (uint32_t i = order.getBegin(place); i != order.getBegin(place + 1);
-         ++i)
-      sum += ofOps[order.ops[i]];
-    durations.push_back(sum);
+    int64_t duration = 0;
+    uint32_t begin = order.getBegin(place), end = order.getBegin(place + 1);
+    while (begin != end) {
+      uint32_t pieceEnd = piece + 1 != pieces.size()
+                              ? pieces[piece + 1].place
+                              : uint32_t(order.ops.size());
+      uint32_t op = pieces[piece].op + begin - pieces[piece].place;
+      uint32_t count = std::min(end, pieceEnd) - begin;
+      duration += sums[op + count] - sums[op];
+      begin += count;
+      piece += begin == pieceEnd;
+    }
+    durations.push_back(duration);
   }
 }
 

@@ -74,30 +74,59 @@ public:
   std::vector<Times> times; ///< By scenario.
 
 private:
-  bool isThere(uint32_t op, const Order &order) const {
-    return planner::isThere(program.ops[op], order.recompute);
-  }
+  void findRuns();
+  void findSpans();
   void reserve(Order &order) const;
   void walk(Order &order);
   void emit(uint32_t index, Order &order);
   void addLives(const Order &order);
   void findBegins(const Order &order);
   void fold(Order &order);
-  static void addDurations(const Order &order,
-                           const std::vector<int64_t> &ofOps,
-                           std::vector<int64_t> &durations);
+  void addDurations(const Order &order, const std::vector<int64_t> &sums,
+                    std::vector<int64_t> &durations) const;
   void renumber(Order &order) const;
+
+  /// Operations of the program in a row that are there if some of a module is
+  /// recomputed, or in any case.
+  struct Run {
+    uint32_t begin, end, condition;
+    uint32_t endRole; ///< Of its part of `roles`, which follow each other.
+  };
+  struct Memory {
+    int64_t takes, transient, frees;
+  };
+  /// A life, of which the reads follow those of the life before.
+  struct Span {
+    int64_t bytes;
+    uint32_t condition, begin, end, endRead;
+  };
+  /// The number of a condition; 0 is always met.
+  static size_t getCondition(const ComputeOp &op) {
+    return op.onlyIf == nobody
+               ? 0
+               : 1 + op.onlyIf * numRecomputes + size_t(op.recompute);
+  }
 
   const StepModel &model;
   const Program &program;
   /// By operation: it completes a gradient, whatever is decided.
   std::vector<uint8_t> completes;
+  std::vector<Run> runs;
+  std::vector<uint32_t> roles; ///< Operations that do something with a unit.
+  std::vector<Memory> own;     ///< Of operations, without lives.
+  std::vector<Span> spans;
+  std::vector<Life::Read> reads; ///< Of all spans.
+  /// By scenario: the nanoseconds of all operations before each, and of all.
+  std::vector<std::vector<int64_t>> sums;
   bool isClosed = false;
 
   // Of the latest order, by computation that is there, and for the end.
-  struct Memory {
-    int64_t takes, transient, frees;
+  std::vector<uint8_t> isMet; ///< By condition.
+  /// Where runs begin that are there.
+  struct Piece {
+    uint32_t place, op;
   };
+  std::vector<Piece> pieces;
   std::vector<Memory> memory;
   std::vector<uint8_t> begins; ///< A stretch.
   std::vector<uint32_t> stretchOf;
