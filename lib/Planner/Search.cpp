@@ -270,7 +270,8 @@ SearchAnswer StepSearch::run() {
   }
   note("trim");
   for (auto &program : best.programs)
-    program->trim();
+    if (has(TrimStage))
+      program->trim();
   SearchAnswer answer = best.getAnswer(model);
   answer.bound = findBound(model);
   answer.evaluations = meter.count;

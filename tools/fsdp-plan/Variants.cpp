@@ -90,9 +90,10 @@ static planner::Outcome trySearch(const planner::StepModel &model,
                                   const FSDPPipelineOptions &options) {
   if (model.persistentBytes >= model.budget)
     return {0, model.persistentBytes};
-  planner::SearchAnswer answer = planner::search(
-      model,
-      planner::makeSearchOptions(options.evaluations / 10, options.robust));
+  planner::SearchOptions search =
+      planner::makeSearchOptions(options.evaluations / 10, options.robust);
+  search.stages &= ~unsigned(planner::TrimStage); // only times are compared
+  planner::SearchAnswer answer = planner::search(model, search);
   return answer.isFeasible ? answer.outcome
                            : planner::Outcome{0, answer.outcome.peakBytes};
 }

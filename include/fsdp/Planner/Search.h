@@ -25,13 +25,14 @@ constexpr size_t mostExactUnits = 5;
 /// What a search does, in this order. Each may be left out, to see what it is
 /// worth (benchmarks/SearchAblation.cpp).
 enum SearchStage : unsigned {
-  StartsStage = 1, ///< The baselines; what the caller gives is always tried.
-  SizesStage = 2,  ///< A grid of call sizes.
-  CountsStage = 4, ///< Numbers of kept units, for the best of these.
-  AllStage = 8,    ///< All there are, where a program has few units.
-  NearbyStage = 16 ///< Small changes of the best.
+  StartsStage = 1,  ///< The baselines; what the caller gives is always tried.
+  SizesStage = 2,   ///< A grid of call sizes.
+  CountsStage = 4,  ///< Numbers of kept units, for the best of these.
+  AllStage = 8,     ///< All there are, where a program has few units.
+  NearbyStage = 16, ///< Small changes of the best.
+  TrimStage = 32    ///< What of the answer wins no time is left out.
 };
-constexpr unsigned allSearchStages = 31;
+constexpr unsigned allSearchStages = 63;
 
 struct SearchProgress {
   const char *stage = "";

@@ -394,8 +394,8 @@ TEST(Search, MayLeaveOutStages) {
   SearchOptions options;
   options.evaluations = 3000;
   SearchAnswer best = search(model, options);
-  for (unsigned stage :
-       {StartsStage, SizesStage, CountsStage, AllStage, NearbyStage}) {
+  for (unsigned stage : {StartsStage, SizesStage, CountsStage, AllStage,
+                         NearbyStage, TrimStage}) {
     options.stages = allSearchStages & ~stage;
     SearchAnswer answer = search(model, options);
     ASSERT_TRUE(answer.isFeasible);
