@@ -255,11 +255,12 @@ TEST(Launch, AKernelThatAsksForTooMuchMemoryIsRejected) {
               {arg(grad), arg(index), plan.integer(1 << 23), plan.integer(-1),
                plan.boolean(false)},
               "rows", {out});
-  EXPECT_THAT([&] { one.load(); },
-              ThrowsMessage<Error>(HasSubstr(
-                  "aten::embedding_dense_backward: asks for 536870912 bytes while "
-                  "it runs; with such arguments and results it may have "
-                  "268477440")));
+  EXPECT_THAT(
+      [&] { one.load(); },
+      ThrowsMessage<Error>(HasSubstr(
+          "aten::embedding_dense_backward: asks for 536870912 bytes while "
+          "it runs; with such arguments and results it may have "
+          "268477440")));
 }
 
 TEST(Launch, AKernelThatResizesIsRejected) {
