@@ -156,12 +156,15 @@ std::size_t Launch::probe(Device &device) {
     return record(stack, device, /*keep=*/false);
   } catch (const c10::LinAlgError &) {
   } catch (const c10::IndexError &) {
-  } catch (const Error &error) {
-    if (script.wasRefused)
-      reject(error.what());
+  } catch (const Error &) {
     if (isHooked() && !guard.looksAtElements())
       throw;
   } catch (...) {
+    if (script.refused)
+      reject("asks for " + std::to_string(script.refused) +
+             " bytes while it runs; with such arguments and results it may "
+             "have " +
+             std::to_string(script.most));
     if (isHooked())
       throw;
   }

@@ -398,6 +398,22 @@ TEST_F(CUDADeviceTest, WhatOthersHaveAllocatedIsFreedByTheirHeap) {
   EXPECT_EQ(ScriptedHeap::allocate(64).device(), c10::Device(c10::kCPU));
 }
 
+// A kernel that knows a way with less memory, as cuDNN's do, takes that.
+TEST_F(CUDADeviceTest, AnOperatorMayBeRefusedMemoryAndGoOn) {
+  AllocationScript script;
+  script.recording = true;
+  script.most = 128;
+  device->enter();
+  device->follow(&script);
+  EXPECT_THROW(ScriptedHeap::allocate(129), c10::OutOfMemoryError);
+  ScriptedHeap::allocate(128).clear();
+  device->follow(nullptr);
+  device->leave();
+  EXPECT_EQ(script.refused, 129u);
+  ASSERT_EQ(script.entries.size(), 1u);
+  EXPECT_EQ(script.entries[0].bytes, 128u);
+}
+
 TEST_F(CUDADeviceTest, RecordsWhatAnOperatorAllocates) {
   device->enter();
   AllocationScript script;

@@ -11,17 +11,16 @@
 #ifndef FSDP_RUNTIME_DEVICE_DEVICE_H
 #define FSDP_RUNTIME_DEVICE_DEVICE_H
 
-#include "fsdp/Runtime/Support/Error.h"
 #include "fsdp/Schema/plan_generated.h"
 
 #include <c10/core/Device.h>
+#include <c10/util/Exception.h>
 
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 namespace fsdp {
@@ -43,18 +42,16 @@ struct AllocationScript {
   /// Recording: the bytes of the largest allocation. Some kernels take as much
   /// as a number of the plan says, and a plan is untrusted.
   std::size_t most = SIZE_MAX;
-  bool wasRefused = false;
+  std::size_t refused = 0; ///< Recorded: the latest that was larger.
 
-  /// Recording: an allocation is about to be made. Throws `Error` if it is
-  /// larger than that.
+  /// Recording: an allocation is about to be made. Throws what PyTorch throws
+  /// where there is no memory, which some kernels catch to try with less.
   void ask(std::size_t bytes) {
     if (bytes <= most)
       return;
-    wasRefused = true;
-    throw Error("asks for " + std::to_string(bytes) +
-                " bytes while it runs; with such arguments and results it may "
-                "have " +
-                std::to_string(most));
+    refused = bytes;
+    TORCH_CHECK_WITH(OutOfMemoryError, false, "an operator asks for ", bytes,
+                     " bytes, and may have ", most);
   }
 
   /// The place of the next allocation of this size, or null: from the heap.
