@@ -12,7 +12,8 @@
 using namespace fsdp;
 using namespace fsdp::fuzz;
 
-/// What a step may take of this machine.
+/// What a step may take of this machine, where a kernel may have 64 times the
+/// bytes of its tensors.
 static bool isSmall(const planfile::Plan &plan, unsigned ranks) {
   constexpr uint64_t mostBytes = 4 << 20;
   return ranks <= 4 && plan.device()->string_view() == "cpu" &&

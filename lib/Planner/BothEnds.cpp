@@ -164,6 +164,8 @@ size_t Packer::placeOthers(Split &split, Gap gap, int64_t arena,
 
 void Packer::packOthers(Split &split, const Way &way, size_t &placements) {
   constexpr size_t maxTries = 16, maxPlacements = 150000;
+  if (bestArena <= enough)
+    return;
   int64_t arena =
       alive + (split.need - alive) / alignment * way.quarters / 4 * alignment;
   for (uint32_t i : split.large)

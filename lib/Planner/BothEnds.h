@@ -3,9 +3,10 @@
 // What is gathered is large, of few sizes, and there for a part of the step;
 // what is kept for the backward is small, and nests. So the large buffers are
 // packed from one end of the arena, below the ceiling that all others leave
-// them at each time, and these from the other end, the longest life first. Who
-// breaks through the ceiling is placed earlier the next time (Joslin and
-// Clements, Journal of Artificial Intelligence Research 10 (1999) 353).
+// them at each time, and these from the other end, the longest life first, or
+// in gaps between the large ones. Who breaks through the ceiling is placed
+// earlier the next time (Joslin and Clements, Journal of Artificial
+// Intelligence Research 10 (1999) 353).
 //
 //===----------------------------------------------------------------------===//
 

@@ -20,12 +20,8 @@ OrderMaker::OrderMaker(const StepModel &model, const Program &program,
       begins(program.ops.size() + 1), stretchOf(program.ops.size() + 1),
       placeOf(program.ops.size()) {
   memory.reserve(program.ops.size());
-  for (const Scenario &scenario : scenarios) {
+  for (const Scenario &scenario : scenarios)
     times.emplace_back(program, scenario);
-    const std::vector<int64_t> &ofOps = times.back().ops;
-    sums.emplace_back(ofOps.size() + 1, 0);
-    std::partial_sum(ofOps.begin(), ofOps.end(), sums.back().begin() + 1);
-  }
   std::vector<uint8_t> isComplete(model.units.size(), false);
   for (size_t op = program.ops.size(); op-- != 0;)
     if (uint32_t unit = program.ops[op].gradient; unit != nobody)
@@ -234,11 +230,11 @@ void OrderMaker::fold(Order &order) {
   }
   stretchOf[count] = uint32_t(order.stretches.size());
   for (size_t scenario = 0; scenario != times.size(); ++scenario)
-    addDurations(order, sums[scenario], order.durations[scenario]);
+    addDurations(order, times[scenario].before, order.durations[scenario]);
 }
 
 void OrderMaker::addDurations(const Order &order,
-                              const std::vector<int64_t> &sums,
+                              const std::vector<int64_t> &before,
                               std::vector<int64_t> &durations) const {
   durations.clear();
   size_t piece = 0;
@@ -251,7 +247,7 @@ void OrderMaker::addDurations(const Order &order,
                               : uint32_t(order.ops.size());
       uint32_t op = pieces[piece].op + begin - pieces[piece].place;
       uint32_t count = std::min(end, pieceEnd) - begin;
-      duration += sums[op + count] - sums[op];
+      duration += before[op + count] - before[op];
       begin += count;
       piece += begin == pieceEnd;
     }

@@ -82,7 +82,7 @@ private:
   void addLives(const Order &order);
   void findBegins(const Order &order);
   void fold(Order &order);
-  void addDurations(const Order &order, const std::vector<int64_t> &sums,
+  void addDurations(const Order &order, const std::vector<int64_t> &before,
                     std::vector<int64_t> &durations) const;
   void renumber(Order &order) const;
 
@@ -116,8 +116,6 @@ private:
   std::vector<Memory> own;     ///< Of operations, without lives.
   std::vector<Span> spans;
   std::vector<Life::Read> reads; ///< Of all spans.
-  /// By scenario: the nanoseconds of all operations before each, and of all.
-  std::vector<std::vector<int64_t>> sums;
   bool isClosed = false;
 
   // Of the latest order, by computation that is there, and for the end.

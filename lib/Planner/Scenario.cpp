@@ -13,7 +13,7 @@ Times::Times(const Program &program, const Scenario &scenario) {
     return int64_t(std::llround(double(time) * factor));
   };
   for (const ComputeOp &op : program.ops)
-    ops.push_back(scale(op.duration, scenario.compute));
+    before.push_back(before.back() + scale(op.duration, scenario.compute));
   for (const FixedCall &call : program.calls)
     calls.push_back(call.duration);
   for (const Traffic &row : program.traffic) {

@@ -268,10 +268,11 @@ SearchAnswer StepSearch::run() {
       finish(best, most);
     }
   }
-  note("trim");
-  for (auto &program : best.programs)
-    if (has(TrimStage))
+  if (has(TrimStage)) {
+    note("trim");
+    for (auto &program : best.programs)
       program->trim();
+  }
   SearchAnswer answer = best.getAnswer(model);
   answer.bound = findBound(model);
   answer.evaluations = meter.count;

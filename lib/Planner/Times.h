@@ -16,7 +16,9 @@ struct Times {
   };
   Times(const Program &program, const Scenario &scenario);
 
-  std::vector<int64_t> ops, calls; ///< Nanoseconds.
+  /// Nanoseconds: of all operations before each, and at last of all.
+  std::vector<int64_t> before = {0};
+  std::vector<int64_t> calls; ///< Nanoseconds.
   std::vector<Costs> units;
 };
 

@@ -445,19 +445,20 @@ LogicalResult Planner::searchWithin(Try &best) {
       spare = (tooLittle + spare) / 2;
       continue;
     }
-    // One that is not faster need not be carried out to leave less next.
-    bool isFaster =
-        best.excess > 0 || answer->outcome.time < best.answer.outcome.time;
-    FailureOr<Try> made = failure();
-    if (isFaster && failed(made = carryOut(std::move(*answer))))
-      return failure();
-    bool fits = !isFaster || made->excess <= 0;
+    // One that is no faster is not carried out: a larger budget may have one.
+    bool fits = true;
+    if (best.excess > 0 || answer->outcome.time < best.answer.outcome.time) {
+      FailureOr<Try> made = carryOut(std::move(*answer));
+      if (failed(made))
+        return failure();
+      fits = made->excess <= 0;
+      if (!fits)
+        leaveMore(*made);
+      if (fits || best.excess > 0)
+        best = std::move(*made);
+    }
     if (fits)
       enough = spare;
-    else
-      leaveMore(*made);
-    if (isFaster && (fits || best.excess > 0))
-      best = std::move(*made);
     between += enough.has_value();
     if (auto most = enough ? enough : tooMuch) {
       int64_t middle = (tooLittle + *most) / 2;

@@ -28,15 +28,24 @@ private:
 };
 } // namespace
 
+/// Calls `function` with each tensor among `arguments`, alone or in a list.
+template <typename Function>
+static void forEachTensor(const Launch::Stack &arguments, Function function) {
+  for (const c10::IValue &argument : arguments)
+    if (argument.isTensor() && argument.toTensor().defined())
+      function(argument.toTensor());
+    else if (argument.isTensorList())
+      for (const at::Tensor &tensor : argument.toTensorList())
+        if (tensor.defined())
+          function(tensor);
+}
+
 /// The keys of the backend that has the tensors among `arguments`.
 static c10::DispatchKeySet keysOf(const Launch::Stack &arguments) {
   c10::DispatchKeySet keys;
-  for (const c10::IValue &argument : arguments)
-    if (argument.isTensor() && argument.toTensor().defined())
-      keys = keys | argument.toTensor().key_set();
-    else if (argument.isTensorList())
-      for (const at::Tensor &tensor : argument.toTensorList())
-        keys = keys | tensor.key_set();
+  forEachTensor(arguments, [&](const at::Tensor &tensor) {
+    keys = keys | tensor.key_set();
+  });
   if (keys.empty())
     return {};
   return c10::DispatchKeySet(c10::toRuntimePerBackendFunctionalityKey(
@@ -123,24 +132,6 @@ void Launch::reject(const std::string &what) const {
 }
 
 namespace {
-std::size_t bytesOf(const at::Tensor &tensor) {
-  return tensor.defined() ? tensor.nbytes() : 0;
-}
-
-/// What one allocation of a call may have: 64 times its tensors, for a
-/// convolution has as many copies of its input as its filter has elements, and
-/// 256 MiB, for what libraries keep.
-std::size_t mostBytes(const Launch::Stack &arguments, std::size_t results) {
-  std::size_t bytes = results;
-  for (const c10::IValue &argument : arguments)
-    if (argument.isTensor())
-      bytes += bytesOf(argument.toTensor());
-    else if (argument.isTensorList())
-      for (const at::Tensor &tensor : argument.toTensorList())
-        bytes += bytesOf(tensor);
-  return (std::size_t{256} << 20) + 64 * bytes;
-}
-
 /// Results must not outlive the call: on another thread the allocator would
 /// take planned memory for its own.
 struct Cleared {
@@ -148,6 +139,15 @@ struct Cleared {
   ~Cleared() { stack.clear(); }
 };
 } // namespace
+
+std::size_t Launch::mostBytes() const {
+  std::size_t bytes = 0;
+  forEachTensor(arguments,
+                [&](const at::Tensor &tensor) { bytes += tensor.nbytes(); });
+  for (const Result &result : results)
+    bytes += result.place.nbytes();
+  return (std::size_t{256} << 20) + 64 * bytes;
+}
 
 std::size_t Launch::probe(Device &device) {
   Stack stack;
@@ -159,12 +159,9 @@ std::size_t Launch::probe(Device &device) {
   } catch (const Error &) {
     if (isHooked() && !guard.looksAtElements())
       throw;
+  } catch (const c10::OutOfMemoryError &error) {
+    reject(error.what_without_backtrace()); // no step will have it, either
   } catch (...) {
-    if (script.refused)
-      reject("asks for " + std::to_string(script.refused) +
-             " bytes while it runs; with such arguments and results it may "
-             "have " +
-             std::to_string(script.most));
     if (isHooked())
       throw;
   }
@@ -178,10 +175,7 @@ std::size_t Launch::probe(Device &device) {
 std::size_t Launch::record(Stack &stack, Device &device, bool keep) {
   script = {};
   script.recording = true;
-  std::size_t resultBytes = 0;
-  for (const Result &result : results)
-    resultBytes += bytesOf(result.place);
-  script.most = mostBytes(arguments, resultBytes);
+  script.most = mostBytes();
   std::vector<std::pair<std::size_t, std::size_t>> placed; // entry, result
   {
     ScriptScope scope(device, script);

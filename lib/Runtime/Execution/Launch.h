@@ -88,6 +88,10 @@ private:
   using Handle = c10::TypedOperatorHandle<Signature>;
 
   void findFunction();
+  /// What one allocation of a call may have: 64 times its tensors, for a
+  /// convolution has as many copies of its input as its filter has elements,
+  /// and 256 MiB, for what libraries keep.
+  std::size_t mostBytes() const;
   /// Runs it and notes its allocations; `keep`: the results, too.
   std::size_t record(Stack &stack, Device &device, bool keep);
   [[noreturn]] void reject(const std::string &what) const;

@@ -42,16 +42,14 @@ struct AllocationScript {
   /// Recording: the bytes of the largest allocation. Some kernels take as much
   /// as a number of the plan says, and a plan is untrusted.
   std::size_t most = SIZE_MAX;
-  std::size_t refused = 0; ///< Recorded: the latest that was larger.
 
   /// Recording: an allocation is about to be made. Throws what PyTorch throws
   /// where there is no memory, which some kernels catch to try with less.
-  void ask(std::size_t bytes) {
-    if (bytes <= most)
-      return;
-    refused = bytes;
-    TORCH_CHECK_WITH(OutOfMemoryError, false, "an operator asks for ", bytes,
-                     " bytes, and may have ", most);
+  void ask(std::size_t bytes) const {
+    TORCH_CHECK_WITH(OutOfMemoryError, bytes <= most, "asks for ", bytes,
+                     " bytes while it runs; with such arguments and results it "
+                     "may have ",
+                     most);
   }
 
   /// The place of the next allocation of this size, or null: from the heap.
