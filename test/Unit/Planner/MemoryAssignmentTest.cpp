@@ -28,15 +28,19 @@ bool isPacked(const std::vector<Lifetime> &lives, const MemoryPlan &plan,
   return isSo;
 }
 
+/// Of any sizes, or those of steps: a few large ones, of two sizes, and others.
 std::vector<Lifetime> randomLifetimes() {
-  auto lifetime =
-      rc::gen::map(rc::gen::tuple(rc::gen::inRange<int64_t>(1, 5000),
-                                  rc::gen::inRange<int64_t>(0, 60),
-                                  rc::gen::inRange<int64_t>(0, 20)),
-                   [](std::tuple<int64_t, int64_t, int64_t> parts) {
-                     auto [bytes, begin, length] = parts;
-                     return Lifetime{bytes, begin, begin + length};
-                   });
+  auto any = rc::gen::inRange<int64_t>(1, 5000);
+  auto ofSteps = rc::gen::weightedOneOf<int64_t>(
+      {{1, rc::gen::element<int64_t>(30000, 40100)},
+       {4, rc::gen::inRange<int64_t>(1, 3000)}});
+  auto lifetime = rc::gen::map(rc::gen::tuple(*rc::gen::element(any, ofSteps),
+                                              rc::gen::inRange<int64_t>(0, 60),
+                                              rc::gen::inRange<int64_t>(0, 20)),
+                               [](std::tuple<int64_t, int64_t, int64_t> parts) {
+                                 auto [bytes, begin, length] = parts;
+                                 return Lifetime{bytes, begin, begin + length};
+                               });
   return *rc::gen::container<std::vector<Lifetime>>(lifetime);
 }
 
