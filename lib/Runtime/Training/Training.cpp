@@ -2,6 +2,7 @@
 
 #include "fsdp/Runtime/Training/Training.h"
 
+#include "Interruption.h"
 #include "LearningRates.h"
 #include "Summon.h"
 
@@ -9,11 +10,6 @@
 #include <cstdio>
 
 using namespace fsdp;
-using namespace std::chrono_literals;
-
-/// How long a run may go on before its processes ask each other again whether
-/// it is to end.
-static constexpr auto longestInterval = 200ms;
 
 /// Sets the inputs of a program to the next batches of the ranks of this
 /// process.
@@ -45,48 +41,6 @@ namespace {
 struct End {
   double loss = 0; ///< Of the last step.
   bool isInterrupted = false;
-};
-
-/// Whether a signal has asked any process to end, so that a training can end
-/// after a step.
-class Interruption {
-public:
-  explicit Interruption(const Processes &processes)
-      : processes(processes.size()), lifeline(processes.getLifeline()) {
-    if (!lifeline)
-      lifeline =
-          std::make_shared<Lifeline>(Lifeline::Options{.takesSignals = true});
-  }
-
-  /// The same on all processes, which ask after the same steps. Now and then,
-  /// if steps are short.
-  bool isDue(long long step, Session &session) {
-    if (processes == 1)
-      return lifeline->isInterrupted();
-    if (first == 0)
-      first = step;
-    if ((step - first) % interval != 0)
-      return false;
-    // The slowest process has the say.
-    auto passed = std::chrono::steady_clock::now() - begin;
-    long long steps = step - first + 1;
-    auto wanted = std::max<long long>(1, longestInterval * steps / passed);
-    constexpr std::uint64_t asked = std::uint64_t{1} << 63;
-    std::uint64_t agreed =
-        session.largest((lifeline->isInterrupted() ? asked : 0) |
-                        static_cast<std::uint64_t>(wanted));
-    interval = static_cast<long long>(agreed & ~asked);
-    first = step;
-    begin = std::chrono::steady_clock::now();
-    return (agreed & asked) != 0;
-  }
-
-private:
-  unsigned processes;
-  std::shared_ptr<Lifeline> lifeline;
-  std::chrono::steady_clock::time_point begin =
-      std::chrono::steady_clock::now();
-  long long first = 0, interval = 1; ///< In steps.
 };
 
 } // namespace
@@ -153,7 +107,7 @@ static End runSteps(Training &training, TrainingObserver &observer) {
                              evaluate(ranks, *training.evalData, session));
     if (checkpoints.isDue(step))
       checkpoints.save(training.state, session);
-    end.isInterrupted = interruption.isDue(step, session);
+    end.isInterrupted = interruption.isDue(session);
     if (end.isInterrupted)
       break;
   }

@@ -3,6 +3,7 @@
 #include "fsdp/Runtime/Training/TrainingRun.h"
 
 #include "Files.h"
+#include "Runtime/Training/Interruption.h"
 #include "Support/TestPlan.h"
 
 #include <gmock/gmock.h>
@@ -146,6 +147,20 @@ TEST_F(Trainings, AnObserverThatThrowsStopsTheTraining) {
   EXPECT_THROW(TrainingRun(makeOptions(), processes).execute(thrower), Error);
   Listener listener;
   EXPECT_EQ(train(makeOptions(), listener), 0);
+}
+
+// The more steps have been measured, the more may go by unasked; a first one
+// that is fast says nothing of the others.
+TEST(Interruption, IntervalsAreAsLongAsWanted) {
+  using namespace std::chrono_literals;
+  EXPECT_EQ(getNextInterval(1, 1us), 2);
+  EXPECT_EQ(getNextInterval(1, 0ns), 2);
+  EXPECT_EQ(getNextInterval(1, 1h), 1);
+  EXPECT_EQ(getNextInterval(100, 400ms), 50);
+  long long steps = 1;
+  for (int i = 0; i != 20; ++i)
+    steps = getNextInterval(steps, steps * 1ms);
+  EXPECT_EQ(steps, longestInterval / 1ms);
 }
 
 } // namespace
