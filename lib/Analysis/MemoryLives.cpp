@@ -336,6 +336,7 @@ void Lives::takeForLaunch(CollectiveOpInterface launch, unsigned begin,
   auto add = [&](Value value) {
     lives.push_back(
         {result, getBytes(getLocalNumel(value.getType()), wire), begin, end});
+    lives.back().keep(end);
     lives.back().isCommunication = true;
   };
   // Sums of several units are copied out, those of one are where they belong.

@@ -56,6 +56,7 @@ constexpr Options allOptions[] = {
     {"ranks=4 accumulate=4"},
     {"ranks=4 accumulate=2 no-sync"},
     {"mesh=2x2 accumulate=3 no-all-reduce"},
+    {"mesh=2x2 accumulate=2 no-all-reduce reduce-dtype=bf16"},
     {"mesh=2x2 clip-grad-norm=1.0"},
     {"ranks=4 optimizer=none keep-output"},
     {"ranks=4 storage-dtype=bf16 reduce-dtype=f32"},

@@ -207,6 +207,14 @@ LogicalResult ProgramBuilder::findRoles() {
     if (first == terminator)
       roles[terminator].updates.insert(unit);
   }
+  // What is summed in place is read as long as the sum is.
+  unsigned end = full->order.getOperations().size() - 1;
+  for (const MemoryLife &life : full->lives)
+    if (LaunchOpInterface launch = getUnitLaunch(life.value.getDefiningOp());
+        launch && launch.isReduction() && !life.isCommunication &&
+        life.end != end && isa<AsyncWaitOp>(*launch->user_begin()))
+      roles[full->latest[life.end]].updates.insert(
+          units.lookup(launch.getUnitAttr().getValue()));
   for (const MemoryLife &life : full->lives)
     if (LaunchOpInterface launch = getReductionInPlace(life, full->order))
       gradientOf[life.value] = units.lookup(launch.getUnitAttr().getValue());
