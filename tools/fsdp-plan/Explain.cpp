@@ -280,12 +280,16 @@ static void printJitter(const PlanSummary &summary, int64_t step,
 
 static void printTried(const char *with, const PlanSummary::Tried &tried,
                        int64_t step, llvm::raw_ostream &os) {
-  for (const auto &[name, outcome] : tried.points)
-    os << llvm::formatv("  {0} {1}: {2}{3}\n", with, name,
-                        outcome.time
-                            ? spellChange(outcome.time, step)
-                            : "at least " + spellBytes(outcome.peakBytes),
-                        name == tried.taken ? ", taken" : "");
+  for (const auto &[name, outcome, bound] : tried.points) {
+    os << "  " << with << " " << name << ": ";
+    if (bound)
+      os << "at least " << spellChange(bound, step);
+    else if (outcome.time)
+      os << spellChange(outcome.time, step);
+    else
+      os << "at least " << spellBytes(outcome.peakBytes);
+    os << (name == tried.taken ? ", taken\n" : "\n");
+  }
 }
 
 void fsdp::printSearch(const PlanSummary &summary, llvm::raw_ostream &os) {
@@ -321,14 +325,28 @@ void fsdp::printSearch(const PlanSummary &summary, llvm::raw_ostream &os) {
     os << llvm::formatv("  {0:N0} steps tried\n", answer.evaluations);
 }
 
+static Object toJSON(const planner::Explanation::Point &point) {
+  return Object{{"name", point.name},
+                {"bytes", point.outcome.peakBytes},
+                {"nanoseconds", point.outcome.time},
+                {"mean_nanoseconds", point.outcome.meanTime}};
+}
+
 static Array
 listPoints(const std::vector<planner::Explanation::Point> &points) {
   Array rows;
-  for (const auto &[name, outcome] : points)
-    rows.push_back(Object{{"name", name},
-                          {"bytes", outcome.peakBytes},
-                          {"nanoseconds", outcome.time},
-                          {"mean_nanoseconds", outcome.meanTime}});
+  for (const auto &point : points)
+    rows.push_back(toJSON(point));
+  return rows;
+}
+
+static Array listTried(const PlanSummary::Tried &tried) {
+  Array rows;
+  for (const auto &[name, outcome, bound] : tried.points)
+    if (bound)
+      rows.push_back(Object{{"name", name}, {"bound_ns", bound}});
+    else
+      rows.push_back(toJSON({name, outcome}));
   return rows;
 }
 
@@ -347,9 +365,9 @@ llvm::json::Value fsdp::searchToJSON(const PlanSummary &summary) {
                 {"scenarios", listPoints(explanation.scenarios)},
                 {"nominal", listPoints(explanation.nominal)},
                 {"resident", Array(resident)},
-                {"meshes", listPoints(meshes.points)},
-                {"offloads", listPoints(offloads.points)},
-                {"chunks", listPoints(chunks.points)},
+                {"meshes", listTried(meshes)},
+                {"offloads", listTried(offloads)},
+                {"chunks", listTried(chunks)},
                 {"jitter", std::move(varied)}};
   if (!meshes.taken.empty())
     search["mesh"] = meshes.taken;

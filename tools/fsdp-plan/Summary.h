@@ -83,9 +83,15 @@ struct PlanSummary {
 
   /// What a short search comes to with each value of an option that it decides,
   /// too. With one that does not fit, a time of 0 and the least memory that is
-  /// known.
+  /// known; with one that was not searched, only the bound that says that
+  /// another is faster.
   struct Tried {
-    std::vector<planner::Explanation::Point> points;
+    struct Point {
+      std::string name;
+      planner::Outcome outcome;
+      int64_t bound = 0; ///< Nanoseconds; 0 where it was searched.
+    };
+    std::vector<Point> points;
     std::string taken; ///< The name of a point.
   };
 

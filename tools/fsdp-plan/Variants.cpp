@@ -4,9 +4,14 @@
 
 #include "fsdp/Archive/Bytes.h"
 #include "fsdp/Pipelines/Pipelines.h"
+#include "fsdp/Planner/Bounds.h"
 #include "fsdp/Planner/Hardware.h"
 #include "fsdp/Planner/Search.h"
 
+#include "mlir/IR/Threading.h"
+
+#include <functional>
+#include <limits>
 #include <map>
 
 using namespace fsdp;
@@ -25,7 +30,8 @@ struct Variant {
 };
 } // namespace
 
-/// By the ranks of a group, most first: a rank of a smaller one holds more.
+/// By the ranks of a group, most first: a rank of a smaller one holds more. Of
+/// several copies, if something is all-reduced later between them.
 static std::vector<Variant> listMeshes(const FSDPPipelineOptions &options,
                                        const planner::Hardware &hardware) {
   int64_t ranks = options.ranks;
@@ -41,6 +47,8 @@ static std::vector<Variant> listMeshes(const FSDPPipelineOptions &options,
     own.strategy = isOne ? Strategy::FullShard : Strategy::HybridShard;
     variants.push_back({spellOption(own.mesh), std::move(own)});
   }
+  if (options.noAllReduce && variants.size() > 1)
+    variants.erase(variants.begin());
   return variants;
 }
 
@@ -98,29 +106,138 @@ static planner::Outcome trySearch(const planner::StepModel &model,
                            : planner::Outcome{0, answer.outcome.peakBytes};
 }
 
-/// Those that fit, the fastest first. `isByMemory`: each holds at least what
-/// those before it do, so that after one whose persistent memory alone is too
-/// much there is nothing to try.
+namespace {
+/// Lets passes run on several modules of a context at once while it lives.
+class Threads {
+public:
+  explicit Threads(mlir::MLIRContext &context)
+      : context(context), pool(getStrategy()) {
+    context.loadAllAvailableDialects(); // one thread alone may load any
+    context.setThreadPool(pool);
+  }
+  ~Threads() { context.disableMultithreading(); }
+  Threads(const Threads &) = delete;
+  Threads &operator=(const Threads &) = delete;
+
+  /// Each has a step of its own, in copies: this is what memory is for.
+  static constexpr size_t most = 4;
+
+private:
+  static llvm::ThreadPoolStrategy getStrategy() {
+    llvm::ThreadPoolStrategy strategy = llvm::hardware_concurrency(most);
+    strategy.Limit = true;
+    return strategy;
+  }
+
+  mlir::MLIRContext &context;
+  llvm::DefaultThreadPool pool;
+};
+
+/// A model of a variant, and the least that it takes; 0 if that is not known.
+struct Attempt {
+  planner::StepModel model;
+  int64_t bound = 0;
+
+  bool isTooLarge() const { return model.persistentBytes >= model.budget; }
+};
+} // namespace
+
+/// Calls `make` with all numbers of a range, on several threads. What is wrong
+/// with all of them is said once.
+static mlir::LogicalResult
+runAll(mlir::MLIRContext &context, size_t begin, size_t end,
+       llvm::function_ref<mlir::LogicalResult(size_t)> make) {
+  std::vector<mlir::Diagnostic> said;
+  mlir::LogicalResult result = [&] {
+    mlir::ScopedDiagnosticHandler handler(&context, [&](mlir::Diagnostic &one) {
+      said.push_back(std::move(one));
+    });
+    return mlir::failableParallelForEachN(&context, begin, end, make);
+  }();
+  unsigned errors = 0;
+  for (mlir::Diagnostic &one : said) {
+    errors += one.getSeverity() == mlir::DiagnosticSeverity::Error;
+    if (errors <= 1)
+      context.getDiagEngine().emit(std::move(one));
+  }
+  return result;
+}
+
+/// As `tryVariants`.
+static mlir::LogicalResult makeModels(mlir::ModuleOp module,
+                                      llvm::ArrayRef<Variant> variants,
+                                      bool isByMemory,
+                                      mlir::TimingScope &timing,
+                                      std::vector<Attempt> &attempts) {
+  mlir::TimingScope making = timing.nest("make models");
+  size_t threads = module.getContext()->getThreadPool().getMaxConcurrency();
+  while (attempts.size() != variants.size()) {
+    size_t begin = attempts.size();
+    attempts.resize(std::min(begin + threads, variants.size()));
+    auto make = [&](size_t i) -> mlir::LogicalResult {
+      auto model = makeModel(module, variants[i].options, making);
+      if (failed(model))
+        return failure();
+      auto bound = planner::findBound(*model);
+      attempts[i] = {std::move(*model), bound ? bound->time : 0};
+      return mlir::success();
+    };
+    if (failed(runAll(*module.getContext(), begin, attempts.size(), make)))
+      return failure();
+    auto tooLarge = std::find_if(attempts.begin(), attempts.end(),
+                                 std::mem_fn(&Attempt::isTooLarge));
+    if (isByMemory && tooLarge != attempts.end()) {
+      attempts.erase(tooLarge + 1, attempts.end());
+      break;
+    }
+  }
+  return mlir::success();
+}
+
+/// Those that fit, the fastest first, and then those of which a bound says that
+/// they are no faster, which are not searched: those with the least bounds are
+/// the first to be. `isByMemory`: each holds at least what those before it do,
+/// so that after one whose persistent memory alone is too much there is nothing
+/// to try. On several threads, of whose number nothing depends.
 static FailureOr<std::vector<FSDPPipelineOptions>>
 tryVariants(mlir::ModuleOp module, llvm::ArrayRef<Variant> variants,
             bool isByMemory, mlir::TimingScope &timing,
             PlanSummary::Tried &tried) {
-  std::multimap<int64_t, const FSDPPipelineOptions *> byTime;
-  for (const Variant &variant : variants) {
-    FailureOr<planner::StepModel> model =
-        makeModel(module, variant.options, timing);
-    if (failed(model))
-      return failure();
-    planner::Outcome outcome = trySearch(*model, variant.options);
-    tried.points.push_back({variant.name, outcome});
-    if (outcome.time)
-      byTime.emplace(outcome.meanTime, &variant.options);
-    if (isByMemory && model->persistentBytes >= model->budget)
+  Threads threads(*module.getContext());
+  std::vector<Attempt> attempts;
+  if (failed(makeModels(module, variants, isByMemory, timing, attempts)))
+    return failure();
+  std::multimap<int64_t, size_t> byBound;
+  for (auto [i, attempt] : llvm::enumerate(attempts)) {
+    tried.points.push_back({variants[i].name, {}, attempt.bound});
+    byBound.emplace(attempt.bound, i);
+  }
+  mlir::TimingScope searching = timing.nest("search");
+  std::multimap<int64_t, size_t> byTime;
+  int64_t fastest = std::numeric_limits<int64_t>::max();
+  for (;;) {
+    std::vector<size_t> next;
+    while (next.size() != Threads::most && !byBound.empty() &&
+           byBound.begin()->first < fastest)
+      next.push_back(byBound.extract(byBound.begin()).mapped());
+    if (next.empty())
       break;
+    mlir::parallelForEach(module.getContext(), next, [&](size_t i) {
+      tried.points[i] = {variants[i].name,
+                         trySearch(attempts[i].model, variants[i].options)};
+    });
+    for (size_t i : next) {
+      const planner::Outcome &outcome = tried.points[i].outcome;
+      if (!outcome.time)
+        continue;
+      byTime.emplace(outcome.meanTime, i);
+      fastest = std::min(fastest, outcome.time);
+    }
   }
   std::vector<FSDPPipelineOptions> options;
-  for (auto [time, own] : byTime)
-    options.push_back(*own);
+  for (const auto &sorted : {byTime, byBound})
+    for (auto [time, i] : sorted)
+      options.push_back(variants[i].options);
   return options;
 }
 
