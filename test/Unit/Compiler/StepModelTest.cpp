@@ -114,8 +114,8 @@ planner::Decisions draw(const planner::StepModel &model,
       if (engine() % 3 == 0)
         program.recompute[module] = Recompute::Cheap;
   }
-  for (uint8_t &resident : decisions.resident)
-    resident = flip();
+  for (auto [resident, unit] : llvm::zip_equal(decisions.resident, model.units))
+    resident = unit.residentBytes && flip();
   return decisions;
 }
 
@@ -148,6 +148,22 @@ protected:
     buildLogicalPipeline(logical, options);
     return module && succeeded(logical.run(*module)) ? std::move(module)
                                                      : OwningOpRef<ModuleOp>();
+  }
+
+  /// As `compile`; null if there is no such step, or no model of it.
+  OwningOpRef<ModuleOp> compileIfStep(const std::string &text) {
+    FSDPPipelineOptions options;
+    if (!parsePipelineOptions(text, options).empty())
+      return {};
+    OwningOpRef<ModuleOp> module = import();
+    PassManager logical(&context);
+    buildLogicalPipeline(logical, options);
+    if (!module || failed(logical.run(*module)))
+      return {};
+    auto costs = CostModel::load(*module, "h100", "", "");
+    if (failed(costs) || failed(buildStepModel(*getPrograms(*module), *costs)))
+      return {};
+    return module;
   }
 
   static planner::Outcome schedule(func::FuncOp program,
@@ -228,6 +244,56 @@ TEST_P(ModelOfStep, HasWhatStaysInEveryProgram) {
   OwningOpRef<ModuleOp> source = compile("ranks=4 accumulate=2", "long");
   ASSERT_TRUE(source);
   compare(*source, "h100", "");
+}
+
+/// Some of what `--fsdp-pipeline` knows, together or not.
+std::string drawOptions(std::mt19937_64 &engine) {
+  std::string text;
+  auto add = [&](std::initializer_list<const char *> choices) {
+    const char *choice = choices.begin()[engine() % choices.size()];
+    text += std::string(*choice && !text.empty() ? " " : "") + choice;
+    return *choice != 0;
+  };
+  if (add({"", "mesh=2x2", "mesh=4x2", "mesh=replicate=2,shard=2,local=2"}))
+    add({"", "", "strategy=hybrid_shard", "strategy=hybrid_shard_zero2"});
+  else if (add({"ranks=1", "ranks=2", "ranks=3", "ranks=8"}))
+    add({"", "", "strategy=shard_grad_op", "strategy=no_shard"});
+  if (add({"", "accumulate=2", "accumulate=3", "accumulate=5:mean"}))
+    add({"", "no-sync", "no-all-reduce"});
+  add({"", "", "storage-dtype=bf16", "storage-dtype=f16"});
+  add({"", "", "reduce-dtype=bf16", "reduce-dtype=f32"});
+  add({"", "", "offload=all", "offload=params", "offload=optimizer",
+       "offload=bytes=64"});
+  add({"", "", "clip-grad-norm=1.0", "clip-grad-norm=1.0:inf"});
+  add({"", "", "optimizer=sgd", "optimizer=sgd momentum", "optimizer=none"});
+  add({"", "", "wrap=size:1024", "bucket=merge:units:2"});
+  add({"", "", "no-decay=bias", "lr-groups=bias"});
+  add({"", "", "unit='.*0: strategy=no_shard'", "unit='.*: shard=shard'"});
+  return text;
+}
+
+// What nobody has listed above. Sets that are no step are drawn again, such as
+// those with an axis that the mesh lacks.
+TEST_P(ModelOfStep, IsWhatPassesMakeWithAnyOptions) {
+  const char *sample = std::getenv("FSDP_SAMPLE");
+  std::mt19937_64 engine((sample ? std::strtoull(sample, nullptr, 10) : 0) +
+                         std::hash<std::string>()(GetParam()));
+  int steps = 0;
+  for (int i = 0; i != 100 && steps != 2; ++i) {
+    std::string text = drawOptions(engine);
+    SCOPED_TRACE(text);
+    OwningOpRef<ModuleOp> source;
+    {
+      ScopedDiagnosticHandler handler(&context,
+                                      [](Diagnostic &) { return success(); });
+      source = compileIfStep(text);
+    }
+    if (!source)
+      continue;
+    ++steps;
+    compare(*source, "h100", "");
+  }
+  EXPECT_EQ(steps, 2);
 }
 
 /// As `fsdp-run --profile` writes it, of any times.

@@ -582,13 +582,20 @@ static void setPart(func::FuncOp program, planner::Program &model) {
     model.count = microBatches.getInt() - 2;
 }
 
+/// A unit of one rank is not, which with offload is copied.
+static bool isGathered(UnitOp unit) {
+  auto mesh =
+      SymbolTable::lookupNearestSymbolFrom<MeshOp>(unit, unit.getMeshAttr());
+  return mesh.getGroupSize(unit.getShardAxes()) != 1;
+}
+
 /// What a whole unit takes that a later micro-batch would else gather.
 static void setResidentBytes(ArrayRef<UnitOp> units,
                              planner::StepModel &model) {
   for (const planner::Program &program : model.programs)
     if (program.role == planner::Program::Role::Last)
       for (auto [index, unit] : llvm::enumerate(units))
-        if (!UnitOp(unit).getShardAxes().empty())
+        if (isGathered(unit))
           model.units[index].residentBytes =
               program.traffic[index].gatheredBytes;
 }
