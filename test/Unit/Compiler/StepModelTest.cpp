@@ -74,6 +74,7 @@ constexpr Options allOptions[] = {
     {"ranks=4 grad-scaler=default", For::Scaled},
     {"ranks=4 sync-buffers=mean", For::BatchNorm},
     {"ranks=4 ignore=bias", For::Biased},
+    {"mesh=2x2 offload=all optimizer=sgd ignore=bias", For::Biased},
 };
 
 bool takes(const std::string &model, For models) {
@@ -137,33 +138,32 @@ protected:
 
   /// The logical level of the fixture, and the same beside it as a program of
   /// this name; null if something is wrong.
-  OwningOpRef<ModuleOp> compile(const char *text, StringRef other = "") {
+  OwningOpRef<ModuleOp> compile(const std::string &text, StringRef other = "") {
+    FSDPPipelineOptions options;
+    if (!parsePipelineOptions(text, options).empty())
+      return {};
     OwningOpRef<ModuleOp> module = import();
     if (!other.empty() && module &&
         failed(addProgram(*module, *import(), other)))
       return {};
-    FSDPPipelineOptions options;
     PassManager logical(&context);
-    EXPECT_EQ(parsePipelineOptions(text, options), "");
     buildLogicalPipeline(logical, options);
     return module && succeeded(logical.run(*module)) ? std::move(module)
                                                      : OwningOpRef<ModuleOp>();
   }
 
-  /// As `compile`; null if there is no such step, or no model of it.
+  /// As `compile`; null, too, if there is no model of the step. Says nothing.
   OwningOpRef<ModuleOp> compileIfStep(const std::string &text) {
-    FSDPPipelineOptions options;
-    if (!parsePipelineOptions(text, options).empty())
-      return {};
-    OwningOpRef<ModuleOp> module = import();
-    PassManager logical(&context);
-    buildLogicalPipeline(logical, options);
-    if (!module || failed(logical.run(*module)))
+    ScopedDiagnosticHandler handler(&context,
+                                    [](Diagnostic &) { return success(); });
+    OwningOpRef<ModuleOp> module = compile(text);
+    if (!module)
       return {};
     auto costs = CostModel::load(*module, "h100", "", "");
-    if (failed(costs) || failed(buildStepModel(*getPrograms(*module), *costs)))
-      return {};
-    return module;
+    return succeeded(costs) &&
+                   succeeded(buildStepModel(*getPrograms(*module), *costs))
+               ? std::move(module)
+               : OwningOpRef<ModuleOp>();
   }
 
   static planner::Outcome schedule(func::FuncOp program,
@@ -246,7 +246,9 @@ TEST_P(ModelOfStep, HasWhatStaysInEveryProgram) {
   compare(*source, "h100", "");
 }
 
-/// Some of what `--fsdp-pipeline` knows, together or not.
+/// Some of what `--fsdp-pipeline` knows, together or not. Of ignored parameters
+/// with offload or several micro-batches, memory is known but for a shard: see
+/// docs/planner.md.
 std::string drawOptions(std::mt19937_64 &engine) {
   std::string text;
   auto add = [&](std::initializer_list<const char *> choices) {
@@ -258,16 +260,19 @@ std::string drawOptions(std::mt19937_64 &engine) {
     add({"", "", "strategy=hybrid_shard", "strategy=hybrid_shard_zero2"});
   else if (add({"ranks=1", "ranks=2", "ranks=3", "ranks=8"}))
     add({"", "", "strategy=shard_grad_op", "strategy=no_shard"});
+  bool mayIgnore = true;
   if (add({"", "accumulate=2", "accumulate=3", "accumulate=5:mean"}))
-    add({"", "no-sync", "no-all-reduce"});
+    mayIgnore = !add({"", "no-sync", "no-all-reduce"});
   add({"", "", "storage-dtype=bf16", "storage-dtype=f16"});
   add({"", "", "reduce-dtype=bf16", "reduce-dtype=f32"});
-  add({"", "", "offload=all", "offload=params", "offload=optimizer",
-       "offload=bytes=64"});
+  mayIgnore &= !add({"", "", "offload=all", "offload=params",
+                     "offload=optimizer", "offload=bytes=64"});
   add({"", "", "clip-grad-norm=1.0", "clip-grad-norm=1.0:inf"});
   add({"", "", "optimizer=sgd", "optimizer=sgd momentum", "optimizer=none"});
   add({"", "", "wrap=size:1024", "bucket=merge:units:2"});
   add({"", "", "no-decay=bias", "lr-groups=bias"});
+  if (mayIgnore)
+    add({"", "ignore=bias"});
   add({"", "", "unit='.*0: strategy=no_shard'", "unit='.*: shard=shard'"});
   return text;
 }
@@ -282,12 +287,7 @@ TEST_P(ModelOfStep, IsWhatPassesMakeWithAnyOptions) {
   for (int i = 0; i != 100 && steps != 2; ++i) {
     std::string text = drawOptions(engine);
     SCOPED_TRACE(text);
-    OwningOpRef<ModuleOp> source;
-    {
-      ScopedDiagnosticHandler handler(&context,
-                                      [](Diagnostic &) { return success(); });
-      source = compileIfStep(text);
-    }
+    OwningOpRef<ModuleOp> source = compileIfStep(text);
     if (!source)
       continue;
     ++steps;

@@ -27,6 +27,7 @@ public:
   LogicalResult apply(IssueOrder &order);
 
 private:
+  Operation *findWait(const planner::ComputeOp &op, size_t computation) const;
   LogicalResult findAnchors(const IssueOrder &order);
   void findLaunches();
   void placeReductions(IssueOrder &order, uint32_t place);
@@ -48,13 +49,32 @@ private:
   planner::Placement placement;
   std::vector<Launches> launches;      // by unit
   SmallVector<Operation *, 0> anchors; // by place: what comes after it
+  DenseMap<Operation *, size_t> waits; // for gathers: the computation after it
   int64_t numBuckets = 0;
 };
 } // namespace
 
+/// Of the unit that an operation of the model takes, in front of this
+/// computation; or null.
+Operation *Applier::findWait(const planner::ComputeOp &op,
+                             size_t computation) const {
+  if (op.weights == planner::nobody)
+    return nullptr;
+  for (Operation *gather : launches[op.weights].gathers) {
+    if (!gather)
+      continue;
+    for (Operation *user : gather->getUsers())
+      if (auto wait = waits.find(user);
+          wait != waits.end() && wait->second == computation)
+        return user;
+  }
+  return nullptr;
+}
+
 /// What is put at a place goes in front of the first operation after the
 /// computation before it and after the units that end there: often the wait for
-/// a unit, which stays where it is.
+/// a unit, which stays where it is. Of a computation with several units, what
+/// is put at the place of the next one goes after the waits for those before.
 LogicalResult Applier::findAnchors(const IssueOrder &order) {
   SmallVector<Operation *, 0> computations;
   SmallVector<Operation *, 0> firsts; // by computation
@@ -62,6 +82,8 @@ LogicalResult Applier::findAnchors(const IssueOrder &order) {
   for (Operation *op : order.getOperations()) {
     auto wait = dyn_cast<AsyncWaitOp>(op);
     bool isGathered = wait && wait.getLaunch() && wait.getLaunch().isGather();
+    if (isGathered)
+      waits[op] = computations.size();
     bool mayMove = isa<LaunchOpInterface, AsyncWaitOp>(op) &&
                    !isComputation(op) && !isGathered;
     if (isa<AsyncReshardOp>(op))
@@ -74,11 +96,16 @@ LogicalResult Applier::findAnchors(const IssueOrder &order) {
     firsts.push_back(first);
     first = nullptr;
   }
-  size_t next = 0;
+  size_t next = 0, last = computations.size();
   for (uint32_t op : placement.ops) {
     if (next == computations.size())
       break;
-    anchors.push_back(firsts[next]);
+    Operation *anchor = next == last ? anchors.back() : firsts[next];
+    if (Operation *wait = findWait(built.model.programs[number].ops[op], next);
+        wait && next == last)
+      anchor = wait;
+    anchors.push_back(anchor);
+    last = next;
     next += built.sizes[number][op];
   }
   if (next != computations.size() || anchors.size() != placement.ops.size())
@@ -166,9 +193,9 @@ void Applier::placeWaits(IssueOrder &order, uint32_t place, bool isEarly) {
 }
 
 LogicalResult Applier::apply(IssueOrder &order) {
+  findLaunches();
   if (failed(findAnchors(order)))
     return failure();
-  findLaunches();
   for (uint32_t place = 0; place != anchors.size(); ++place) {
     placeWaits(order, place, true);
     placeReductions(order, place);

@@ -212,7 +212,8 @@ LogicalResult ProgramBuilder::findRoles() {
   for (const MemoryLife &life : full->lives)
     if (LaunchOpInterface launch = getUnitLaunch(life.value.getDefiningOp());
         launch && launch.isReduction() && !life.isCommunication &&
-        life.end != end && isa<AsyncWaitOp>(*launch->user_begin()))
+        life.end != end &&
+        llvm::any_of(launch->getUsers(), llvm::IsaPred<AsyncWaitOp>))
       roles[full->latest[life.end]].updates.insert(
           units.lookup(launch.getUnitAttr().getValue()));
   for (const MemoryLife &life : full->lives)
@@ -241,8 +242,8 @@ static planner::Stream convert(Stream stream) {
   llvm_unreachable("computations are not launched");
 }
 
-/// One operation for each computation. What it does with a second unit is one
-/// of its own, of no time.
+/// One operation for each computation. What it does with another unit is one
+/// of its own, of no time; units come in the order of their waits.
 void ProgramBuilder::addOps() {
   // Constants of the backward may stand anywhere in front of it.
   size_t forwardEnd = 0;
@@ -269,7 +270,7 @@ void ProgramBuilder::addOps() {
       phase = planner::Phase::Backward;
     const Roles &role = roles[number];
     for (uint32_t unit : ArrayRef(role.weights.getArrayRef())
-                             .drop_front(role.weights.empty() ? 0 : 1))
+                             .drop_back(role.weights.empty() ? 0 : 1))
       add(number, 0).weights = unit;
     bool isEnd = op->hasTrait<OpTrait::IsTerminator>();
     for (uint32_t unit : ArrayRef(role.updates.getArrayRef())
@@ -282,7 +283,7 @@ void ProgramBuilder::addOps() {
     planner::ComputeOp &row = add(number, 1);
     row.duration = one.duration;
     if (!role.weights.empty())
-      row.weights = role.weights.front();
+      row.weights = role.weights.back();
     if (!role.updates.empty() && !isEnd)
       row.update = role.updates.front();
     if (!role.gradients.empty())
@@ -294,7 +295,7 @@ void ProgramBuilder::addOps() {
       row.awaits = calls.lookup(wait.getLaunch());
     }
     for (uint32_t unit : ArrayRef(role.weights.getArrayRef())
-                             .drop_front(role.weights.empty() ? 0 : 1))
+                             .drop_back(role.weights.empty() ? 0 : 1))
       add(number, 0).weights = unit;
   }
   for (const StepVariants::Computation &one : computations)
