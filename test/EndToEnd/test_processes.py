@@ -328,6 +328,8 @@ def test_sigterm_ends_a_training(ranks, plans):
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                           env={**os.environ, "OMP_NUM_THREADS": "1", **OPEN_MPI}) as running:
         assert running.stdout.readline().startswith('{"step": 1,')
+        asked = time.monotonic()
         os.kill(children(running.pid)[0], signal.SIGTERM)
         [(_, said)] = communicate([running], 60)
+    assert time.monotonic() - asked < 10
     assert running.returncode == 4 and re.search(r"stopped by a signal after step \d+\n", said)
