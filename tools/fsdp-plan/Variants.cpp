@@ -10,7 +10,6 @@
 
 #include "mlir/IR/Threading.h"
 
-#include <functional>
 #include <limits>
 #include <map>
 
@@ -142,35 +141,17 @@ struct Attempt {
 };
 } // namespace
 
-/// Calls `make` with all numbers of a range, on several threads. What is wrong
-/// with all of them is said once.
-static mlir::LogicalResult
-runAll(mlir::MLIRContext &context, size_t begin, size_t end,
-       llvm::function_ref<mlir::LogicalResult(size_t)> make) {
-  std::vector<mlir::Diagnostic> said;
-  mlir::LogicalResult result = [&] {
-    mlir::ScopedDiagnosticHandler handler(&context, [&](mlir::Diagnostic &one) {
-      said.push_back(std::move(one));
-    });
-    return mlir::failableParallelForEachN(&context, begin, end, make);
-  }();
-  unsigned errors = 0;
-  for (mlir::Diagnostic &one : said) {
-    errors += one.getSeverity() == mlir::DiagnosticSeverity::Error;
-    if (errors <= 1)
-      context.getDiagEngine().emit(std::move(one));
-  }
-  return result;
-}
-
-/// As `tryVariants`.
+/// As `tryVariants`. What is wrong with a variant is said where they are made
+/// one after the other: once, and not of one that another number of threads
+/// would not have come to. Warnings come with the plan.
 static mlir::LogicalResult makeModels(mlir::ModuleOp module,
                                       llvm::ArrayRef<Variant> variants,
                                       bool isByMemory,
                                       mlir::TimingScope &timing,
                                       std::vector<Attempt> &attempts) {
   mlir::TimingScope making = timing.nest("make models");
-  size_t threads = module.getContext()->getThreadPool().getMaxConcurrency();
+  mlir::MLIRContext *context = module.getContext();
+  size_t threads = context->getThreadPool().getMaxConcurrency();
   while (attempts.size() != variants.size()) {
     size_t begin = attempts.size();
     attempts.resize(std::min(begin + threads, variants.size()));
@@ -182,13 +163,19 @@ static mlir::LogicalResult makeModels(mlir::ModuleOp module,
       attempts[i] = {std::move(*model), bound ? bound->time : 0};
       return mlir::success();
     };
-    if (failed(runAll(*module.getContext(), begin, attempts.size(), make)))
-      return failure();
-    auto tooLarge = std::find_if(attempts.begin(), attempts.end(),
-                                 std::mem_fn(&Attempt::isTooLarge));
-    if (isByMemory && tooLarge != attempts.end()) {
-      attempts.erase(tooLarge + 1, attempts.end());
-      break;
+    bool isMade = succeeded([&] {
+      mlir::ScopedDiagnosticHandler quiet(
+          context, [](mlir::Diagnostic &) { return mlir::success(); });
+      return mlir::failableParallelForEachN(context, begin, attempts.size(),
+                                            make);
+    }());
+    for (size_t i = begin; i != attempts.size(); ++i) {
+      if (!isMade && failed(make(i)))
+        return failure();
+      if (isByMemory && attempts[i].isTooLarge()) {
+        attempts.resize(i + 1);
+        return mlir::success();
+      }
     }
   }
   return mlir::success();
