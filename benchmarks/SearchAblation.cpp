@@ -61,7 +61,7 @@ double getLoss(int64_t time, int64_t best) {
 std::pair<int64_t, int64_t> findBudgets(StepModel model) {
   model.budget = 0;
   return {search(model).outcome.peakBytes,
-          evaluate(model, makeBaseline(model, Policy::Fsdp2, /*keep=*/true,
+          evaluate(model, makeBaseline(model, Policy::Fsdp2, Keep::All,
                                        Recompute::None))
               .peakBytes};
 }

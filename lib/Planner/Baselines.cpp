@@ -98,7 +98,7 @@ private:
   std::vector<Value> findValues(Recompute recompute) const;
   void joinModules();
   void joinBytes();
-  bool isFused(const Traffic &own, const CollectiveCost &cost,
+  bool isFused(const CollectiveCost &own, const CollectiveCost &cost,
                int64_t bytes) const;
   uint32_t findLaunch(size_t call) const;
   size_t findWait(size_t reduction) const;
@@ -152,16 +152,15 @@ void PolicyMaker::joinModules() {
 }
 
 /// Whether a gather goes in one call with those after it, of so many bytes.
-bool PolicyMaker::isFused(const Traffic &own, const CollectiveCost &cost,
+bool PolicyMaker::isFused(const CollectiveCost &own, const CollectiveCost &cost,
                           int64_t bytes) const {
-  if (policy == Policy::DeepCompileS ||
-      bytes + own.gatheredBytes > getCallBytes(policy))
+  if (policy == Policy::DeepCompileS || bytes > getCallBytes(policy))
     return false;
   if (!isDeepCompile(policy))
     return true;
   CollectiveCost fused = cost;
-  fused.add(own.gather);
-  int64_t longer = std::max(cost.getDuration(), own.gather.getDuration());
+  fused.add(own);
+  int64_t longer = std::max(cost.getDuration(), own.getDuration());
   return 1.2 * double(longer) > double(fused.getDuration());
 }
 
@@ -170,16 +169,18 @@ void PolicyMaker::joinBytes() {
   CollectiveCost cost;
   int64_t bytes = 0;
   for (size_t i = layout.gathers.size(); i-- != 0;) {
-    const Traffic &own = program.traffic[layout.gatherUnits[i]];
+    const Layout::Call &call = layout.gathers[i];
+    uint32_t unit = layout.gatherUnits[i];
+    const CollectiveCost &own = layout.getGatherCost(call, unit);
+    int64_t ownBytes = program.traffic[unit].gatheredBytes;
     bool joins = i + 1 != layout.gathers.size() &&
-                 layout.gathers[i].phase == layout.gathers[i + 1].phase &&
-                 isFused(own, cost, bytes);
+                 call.phase == layout.gathers[i + 1].phase &&
+                 isFused(own, cost, bytes + ownBytes);
     if (joins)
-      decisions.units[layout.gatherUnits[i + 1]][layout.gathers[i].phase]
-          .joins = true;
+      decisions.units[layout.gatherUnits[i + 1]][call.phase].joins = true;
     cost = joins ? cost : CollectiveCost();
-    cost.add(own.gather);
-    bytes = (joins ? bytes : 0) + own.gatheredBytes;
+    cost.add(own);
+    bytes = (joins ? bytes : 0) + ownBytes;
   }
   bytes = 0;
   for (uint32_t unit : layout.reductionUnits) {
@@ -236,7 +237,7 @@ uint32_t PolicyMaker::findLaunch(size_t call) const {
     uint32_t slot = own.slot, earliest = call ? callsAhead(1) : 0;
     CollectiveCost cost;
     for (uint32_t i = own.begin; i != own.end; ++i)
-      cost.add(program.traffic[layout.gatherUnits[i]].gather);
+      cost.add(layout.getGatherCost(own, layout.gatherUnits[i]));
     const Order &order = layout.getOrder();
     int64_t hidden = 0, duration = cost.getDuration();
     for (; slot > earliest && hidden < duration; --slot)
@@ -352,7 +353,7 @@ void PolicyMaker::keepByValue() {
     room -= program.traffic[unit].gatheredBytes;
     if (room < 0)
       break;
-    decisions.units[unit].keep = true;
+    decisions.units[unit].keep = Keep::All;
   }
   makeCalls();
 }
@@ -425,7 +426,7 @@ void fsdp::planner::applyPolicy(const StepModel &model, size_t program,
 }
 
 Decisions fsdp::planner::makeBaseline(const StepModel &model, Policy policy,
-                                      bool keep, Recompute recompute) {
+                                      Keep keep, Recompute recompute) {
   Decisions decisions = makeDecisions(model);
   for (size_t p = 0; p != model.programs.size(); ++p) {
     ProgramDecisions &own = decisions.programs[p];
@@ -435,9 +436,9 @@ Decisions fsdp::planner::makeBaseline(const StepModel &model, Policy policy,
       own.recompute[module] = recompute;
     for (size_t u = 0; u != model.units.size(); ++u)
       own.units[u].keep =
-          decidesKeep(policy)
-              ? false
-              : keep || (isByModule(policy) && model.units[u].module == nobody);
+          decidesKeep(policy)                                     ? Keep::None
+          : isByModule(policy) && model.units[u].module == nobody ? Keep::All
+                                                                  : keep;
     PolicyMaker maker(model, p, policy, own, decisions.resident);
     maker.makeCalls();
     if (decidesKeep(policy))
@@ -454,14 +455,18 @@ std::vector<Baseline> fsdp::planner::makeBaselines(const StepModel &model) {
   if (std::any_of(model.programs.begin(), model.programs.end(),
                   [](const Program &own) { return !own.cheap.empty(); }))
     recomputes.emplace_back(Recompute::Cheap, ", cheap recomputed");
+  std::vector<std::pair<Keep, const char *>> keeps = {
+      {Keep::None, ""}, {Keep::All, ", all kept"}};
+  if (mayKeepPieces(model))
+    keeps.emplace_back(Keep::Piece, ", pieces kept");
   std::vector<Baseline> baselines;
   for (Policy policy : allPolicies)
-    for (bool keep : {false, true})
+    for (auto [keep, keepText] : keeps)
       for (auto [recompute, text] : recomputes)
-        if (!(keep && decidesKeep(policy)) &&
+        if (!(keep != Keep::None && decidesKeep(policy)) &&
             !(recompute != Recompute::None && decidesRecompute(policy)))
-          baselines.push_back(
-              {std::string(getName(policy)) + (keep ? ", all kept" : "") + text,
-               policy, makeBaseline(model, policy, keep, recompute)});
+          baselines.push_back({std::string(getName(policy)) + keepText + text,
+                               policy,
+                               makeBaseline(model, policy, keep, recompute)});
   return baselines;
 }

@@ -26,8 +26,8 @@ BoundFacts::BoundFacts(const StepModel &model, const Program &program)
   phi[1] = model.sharesCore ? 1 : 1024 + model.contention;
   isExact = true;
   for (const Traffic &traffic : program.traffic)
-    for (const CollectiveCost &cost :
-         {traffic.gather, traffic.reduction, traffic.allReduce})
+    for (const CollectiveCost &cost : {traffic.gather, traffic.piece.gather,
+                                       traffic.reduction, traffic.allReduce})
       isExact &= cost.latency % 1000 == 0 && cost.transfer % 1000 == 0;
   for (const ComputeOp &op : program.ops)
     compute.push_back(compute.back() + (op.onlyIf == nobody ? op.duration : 0));
@@ -228,17 +228,49 @@ bool BoundFacts::isWorthMore(uint32_t a, uint32_t b) const {
   return leftWorth != rightWorth ? leftWorth > rightWorth : a < b;
 }
 
-BoundFacts::Gathers BoundFacts::makeGathers(std::vector<uint32_t> units) const {
+static bool isDenser(const BoundFacts::Gathers::Part &a,
+                     const BoundFacts::Gathers::Part &b) {
+  return double(a.transfer) * double(b.bytes) >
+         double(b.transfer) * double(a.bytes);
+}
+
+/// A piece is there from the end of the forward's use on. Where it saves more
+/// for each byte than the whole does, it is a part of its own: of fractions of
+/// parts, the best are then those on which room is best spent.
+BoundFacts::Gathers BoundFacts::makeGathers(std::vector<uint32_t> units,
+                                            std::optional<size_t> cut) const {
   std::sort(units.begin(), units.end(),
             [&](uint32_t a, uint32_t b) { return isWorthMore(a, b); });
-  std::vector<int64_t> bytes, transfers;
+  Gathers gathers;
+  gathers.latency = std::numeric_limits<int64_t>::max();
   for (uint32_t unit : units) {
-    bytes.push_back(program.traffic[unit].gatheredBytes);
-    transfers.push_back(program.traffic[unit].gather.transfer);
+    const Traffic &own = program.traffic[unit];
+    Gathers::Part whole = {own.gatheredBytes, own.gather.transfer};
+    gathers.latency = std::min(gathers.latency, own.gather.latency);
+    uint32_t last = uses[unit].last[0];
+    if (own.piece.bytes && cut && last != nobody && last <= *cut) {
+      gathers.latency = std::min(gathers.latency, own.piece.gather.latency);
+      Gathers::Part piece = {own.piece.bytes,
+                             whole.transfer - own.piece.gather.transfer};
+      if (piece.transfer > 0 && isDenser(piece, whole)) {
+        gathers.parts.push_back(piece);
+        whole.bytes -= piece.bytes;
+        whole.transfer -= piece.transfer;
+      }
+    }
+    gathers.parts.push_back(whole);
+  }
+  std::stable_sort(gathers.parts.begin(), gathers.parts.end(), isDenser);
+  std::vector<int64_t> bytes, transfers;
+  for (const Gathers::Part &part : gathers.parts) {
+    bytes.push_back(part.bytes);
+    transfers.push_back(part.transfer);
   }
   std::sort(bytes.begin(), bytes.end());
   std::sort(transfers.begin(), transfers.end(), std::greater<int64_t>());
-  return {std::move(units), sumUp(bytes), sumUp(transfers)};
+  gathers.bytes = sumUp(bytes);
+  gathers.transfers = sumUp(transfers);
+  return gathers;
 }
 
 BoundFacts::Saved BoundFacts::findSaved(size_t op,
@@ -297,7 +329,7 @@ BoundFacts::Cut BoundFacts::makeCut(size_t op) const {
                    [&](uint32_t unit) { return isLater(uses[unit], 0); }))
     cut.byCalls = after;
   cut.before = makeGathers(std::move(before));
-  cut.after = makeGathers(std::move(after));
+  cut.after = makeGathers(std::move(after), op);
   auto getShare = [&](uint32_t unit) { // of a call, by byte
     return shares[unit] /
            double(std::max<int64_t>(program.traffic[unit].gatheredBytes, 1));
@@ -495,6 +527,14 @@ int64_t BoundFacts::sumGathers(const Choice &choice) const {
   return sumGathers(byWorth, free, 1);
 }
 
+CollectiveCost BoundFacts::getLeastGather(uint32_t unit) const {
+  const Traffic &own = program.traffic[unit];
+  if (!own.piece.bytes)
+    return own.gather;
+  return {std::min(own.gather.latency, own.piece.gather.latency),
+          std::min(own.gather.transfer, own.piece.gather.transfer)};
+}
+
 int64_t BoundFacts::sumReductions() const {
   return sumCosts(program, reduced, countReductions(0), getReduction);
 }
@@ -520,24 +560,22 @@ int64_t BoundFacts::sumGathers(const Gathers &gathers, int64_t roomLeft,
   auto fit = std::upper_bound(gathers.bytes.begin() + 1, gathers.bytes.end(),
                               roomLeft) -
              gathers.bytes.begin() - 1;
-  int64_t latency = std::numeric_limits<int64_t>::max(), transfer = 0;
+  int64_t transfer = 0;
   bool isAny = false;
-  for (uint32_t number : gathers.units) {
-    const Traffic &unit = program.traffic[number];
-    latency = std::min(latency, unit.gather.latency);
-    if (unit.gatheredBytes <= roomLeft) {
-      roomLeft -= unit.gatheredBytes;
+  for (const Gathers::Part &part : gathers.parts) {
+    if (part.bytes <= roomLeft) {
+      roomLeft -= part.bytes;
       continue;
     }
     // A part of what fits in part, rounded so that more of it is there.
-    double part = double(roomLeft) / double(unit.gatheredBytes);
-    transfer += int64_t(double(unit.gather.transfer) * (1 - part) * (1 - 1e-9));
+    double there = double(roomLeft) / double(part.bytes);
+    transfer += int64_t(double(part.transfer) * (1 - there) * (1 - 1e-9));
     roomLeft = 0;
     isAny = true;
   }
   transfer = std::max(transfer, gathers.transfers.back() -
                                     gathers.transfers[size_t(fit)]);
-  return isAny ? calls * latency + transfer : 0;
+  return isAny ? calls * gathers.latency + transfer : 0;
 }
 
 /// All units of a call of the forward are there at the first use of its first,

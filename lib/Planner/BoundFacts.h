@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <array>
 #include <bitset>
+#include <optional>
 #include <utility>
 
 namespace fsdp::planner {
@@ -35,9 +36,15 @@ struct BoundFacts {
   using Set = std::bitset<mostNearest>; ///< Of `nearest`.
   /// Units to gather. What is there takes all of its room.
   struct Gathers {
-    std::vector<uint32_t> units; ///< Those first on which room is best spent.
+    /// A unit, and what it would take to gather it; or a piece that may be kept
+    /// of it and what that saves, and then what it lacks.
+    struct Part {
+      int64_t bytes, transfer;
+    };
+    std::vector<Part> parts; ///< Those first on which room is best spent.
     /// By number, of so many: the fewest bytes, and the longest transfers.
     std::vector<int64_t> bytes, transfers;
+    int64_t latency; ///< Of the fastest call.
   };
   /// A computation at which memory is looked at.
   struct Cut {
@@ -60,6 +67,8 @@ struct BoundFacts {
   /// Of gradients that are complete at a computation or later: their
   /// reductions, and what follows these.
   std::pair<int64_t, int64_t> sumReductionsFrom(size_t op) const;
+  /// What the backward gathers may be a piece that was kept.
+  CollectiveCost getLeastGather(uint32_t unit) const;
   /// Of units of which as many as fit into `room` bytes are there already, in
   /// so many calls.
   int64_t sumGathers(const Gathers &gathers, int64_t room, int64_t calls) const;
@@ -141,7 +150,9 @@ private:
   }
   int64_t findIdle(size_t begin, size_t end) const;
   bool isWorthMore(uint32_t a, uint32_t b) const;
-  Gathers makeGathers(std::vector<uint32_t> units) const;
+  /// `cut`: the place where units may be there, or pieces of them.
+  Gathers makeGathers(std::vector<uint32_t> units,
+                      std::optional<size_t> cut = {}) const;
   void findNearest();
   void findUses();
   void findMemory();

@@ -89,6 +89,7 @@ static std::vector<std::string> getUnitNames(const StepModel &model) {
 std::string fsdp::planner::write(const StepModel &model,
                                  const Decisions &decisions) {
   auto spell = [](bool value) { return value ? "true" : "false"; };
+  constexpr const char *keeps[] = {"false", "true", "\"piece\""};
   std::vector<std::string> units = getUnitNames(model);
   std::string text =
       "version = " + std::to_string(formatVersion) +
@@ -104,7 +105,7 @@ std::string fsdp::planner::write(const StepModel &model,
         ".units]\n";
     for (size_t u = 0; u != units.size(); ++u) {
       const UnitDecision &unit = own.units[u];
-      text += quote(units[u]) + " = { keep = " + spell(unit.keep);
+      text += quote(units[u]) + " = { keep = " + keeps[size_t(unit.keep)];
       for (Phase phase : {Phase::Forward, Phase::Backward}) {
         text += phase == Phase::Forward ? ", forward = { joins = "
                                         : ", backward = { joins = ";
@@ -152,6 +153,7 @@ private:
   void expectKeys(const toml::table &table,
                   std::initializer_list<std::string_view> known);
   void readFlag(const toml::table &table, std::string_view key, bool &flag);
+  void readKeep(const toml::table &table, Keep &keep);
   void readSlots(const toml::table &table, std::string_view key,
                  uint16_t &slots);
   void readList(const toml::table &table, std::string_view key,
@@ -221,6 +223,22 @@ void DecisionsReader::readFlag(const toml::table &table, std::string_view key,
     flag = node->value_or(flag);
 }
 
+/// Of a unit that the backward does not gather again, it says nothing.
+void DecisionsReader::readKeep(const toml::table &table, Keep &keep) {
+  const toml::node *node = table.get("keep");
+  if (!node)
+    return;
+  if (const auto *flag = node->as_boolean())
+    keep = flag->get() ? Keep::All : Keep::None;
+  else if (node->value<std::string_view>() != "piece")
+    expect(*node, "keep to be true, false or \"piece\"");
+  else if (!mayKeepPieces(model))
+    expect(*node, "keep to be true or false, since there are no groups that "
+                  "keep pieces (--reshard-after-forward N)");
+  else
+    keep = Keep::Piece;
+}
+
 void DecisionsReader::readSlots(const toml::table &table, std::string_view key,
                                 uint16_t &slots) {
   const toml::node *node = table.get(key);
@@ -268,7 +286,7 @@ void DecisionsReader::readUnit(const toml::node &node, UnitDecision &unit) {
   if (!table)
     return;
   expectKeys(*table, {"keep", "forward", "backward", "reduction"});
-  readFlag(*table, "keep", unit.keep);
+  readKeep(*table, unit.keep);
   for (Phase phase : {Phase::Forward, Phase::Backward}) {
     const char *key = phase == Phase::Forward ? "forward" : "backward";
     if (const toml::node *part = table->get(key))

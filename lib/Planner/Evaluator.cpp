@@ -150,9 +150,9 @@ Outcome Evaluator::fit(ProgramDecisions &decisions,
     impl->launchEarly(call, before, decisions);
     before = call.launch;
   }
-  if (!layout.hasCopies())
+  if (!layout.mayEndEarly())
     return impl->finish(layout.findMost());
-  // So far, what is reduced was alive up to the wait; perhaps it ends before.
+  // So far, everything was alive up to its wait; perhaps it ends before.
   layout.findEnds();
   return impl->finish(layout.findMemory());
 }

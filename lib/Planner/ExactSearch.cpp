@@ -53,8 +53,9 @@ void setJoins(const std::vector<uint32_t> &units, size_t bits, GetJoins &&get) {
     get(units[i]) = bits >> (i - 1) & 1;
 }
 
-size_t countSets(size_t elements) { return size_t(1) << elements; }
-size_t countBorders(size_t units) { return countSets(units ? units - 1 : 0); }
+size_t countBorders(size_t units) {
+  return size_t(1) << (units ? units - 1 : 0);
+}
 } // namespace
 
 /// All calls, for what is recomputed and kept.
@@ -92,6 +93,14 @@ void ProgramSearch::searchCalls(ProgramDecisions &wanted) {
   }
 }
 
+/// In how many ways units may be kept.
+size_t ProgramSearch::countKeeps() const {
+  size_t count = 1;
+  for (uint32_t unit : mayKeep)
+    count *= program.traffic[unit].piece.bytes ? 3 : 2;
+  return count;
+}
+
 bool ProgramSearch::searchAll() {
   struct Choice {
     int64_t bound;
@@ -116,13 +125,17 @@ bool ProgramSearch::searchAll() {
       break;
     ProgramBounds bounds(choice.fixed, 0);
     wanted.recompute = choice.recompute;
-    for (size_t set = 0; set != countSets(mayKeep.size()); ++set) {
+    for (size_t set = 0; set != countKeeps(); ++set) {
       int64_t again = 0; // picoseconds of what is gathered twice
-      for (size_t i = 0; i != mayKeep.size(); ++i) {
-        bool keep = set >> i & 1;
-        wanted.units[mayKeep[i]].keep = keep;
-        if (!keep && !resident[mayKeep[i]])
-          again += program.traffic[mayKeep[i]].gather.transfer;
+      size_t rest = set;
+      for (uint32_t unit : mayKeep) {
+        const Traffic &own = program.traffic[unit];
+        size_t states = own.piece.bytes ? 3 : 2;
+        Keep keep = wanted.units[unit].keep = Keep(rest % states);
+        rest /= states;
+        if (keep != Keep::All && !resident[unit])
+          again += keep == Keep::Piece ? own.piece.gather.transfer
+                                       : own.gather.transfer;
       }
       std::optional<int64_t> bound = bounds.boundContention(again);
       if (hasBest && bound && *bound >= bestOutcome.meanTime)

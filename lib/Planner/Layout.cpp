@@ -13,14 +13,35 @@
 
 using namespace fsdp::planner;
 
-Layout::Layout(const StepModel &model, const Program &program,
-               const std::vector<Scenario> &scenarios)
-    : model(model), program(program), maker(model, program, scenarios) {
+/// Whether a wait may say something about other launches: there are turns,
+/// gathers that take copies, or fixed calls that come after others.
+static bool mayKnowOthers(const StepModel &model, const Program &program) {
+  bool isCopiedIn = false, isCopiedOut = false, isAllReduced = false;
   for (const Traffic &own : program.traffic) {
     isCopiedIn |= own.copyIn.has_value();
     isCopiedOut |= own.copyOut.has_value();
+    isAllReduced |= own.isAllReduced;
   }
+  if (!model.overlaps.empty() || (isCopiedIn && isCopiedOut))
+    return true;
+  bool isAfterGradient = false;
+  for (const ComputeOp &op : program.ops) {
+    isAfterGradient |= op.gradient != nobody;
+    if (op.launches == nobody)
+      continue;
+    Stream stream = program.calls[op.launches].stream;
+    if (stream == Stream::Gather ||
+        (stream == Stream::Copy && (isCopiedIn || isCopiedOut)) ||
+        (isAfterGradient && (stream == Stream::Reduce || isAllReduced)))
+      return true;
+  }
+  return false;
 }
+
+Layout::Layout(const StepModel &model, const Program &program,
+               const std::vector<Scenario> &scenarios)
+    : model(model), program(program), endsEarly(mayKnowOthers(model, program)),
+      maker(model, program, scenarios) {}
 
 /// A search goes back and forth between sets of recomputed modules that differ
 /// by one or two.
@@ -47,11 +68,14 @@ void Layout::build(const ProgramDecisions &newDecisions,
   reductions.clear();
   gatherUnits.clear();
   reductionUnits.clear();
+  pieces.clear();
   findOrder();
   for (const Order::FirstUse &use : getOrder().firstUses)
     addGather(use);
   for (const Order::Completion &completion : getOrder().completions)
     addReduction(completion);
+  std::sort(pieces.begin(), pieces.end(),
+            [](const Kept &a, const Kept &b) { return a.stretch < b.stretch; });
   placeGathers(lean);
   placeReductions(lean);
   findEnds();
@@ -69,7 +93,10 @@ uint32_t Layout::getEnd(uint32_t unit, Phase phase) const {
 //===----------------------------------------------------------------------===//
 
 /// A call is over one group, and from one memory to one.
-static bool areGatheredAlike(const Traffic &a, const Traffic &b) {
+static bool areGatheredAlike(const Traffic &a, const Traffic &b,
+                             bool areOfPieces) {
+  if (areOfPieces)
+    return a.piece.group == b.piece.group;
   return a.gatherGroup == b.gatherGroup &&
          a.copyIn.has_value() == b.copyIn.has_value();
 }
@@ -78,15 +105,20 @@ void Layout::addGather(const Order::FirstUse &use) {
   auto [unit, phase, isAgain, slot] = use;
   if (startsResident(unit) || (isAgain && isKept(unit)))
     return;
+  bool isOfPiece = isAgain && decisions->units[unit].keep == Keep::Piece &&
+                   program.traffic[unit].piece.bytes;
+  if (isOfPiece)
+    pieces.push_back({getOrder().uses[unit].last[0], unit});
   bool joins = decisions->units[unit][phase].joins && !gathers.empty() &&
                gathers.back().phase == phase &&
+               gathers.back().isOfPieces == isOfPiece &&
                areGatheredAlike(program.traffic[gatherUnits.back()],
-                                program.traffic[unit]);
+                                program.traffic[unit], isOfPiece);
   uint32_t begin = uint32_t(gatherUnits.size());
   uint32_t place = getOrder().slots[slot];
   if (!joins)
     gathers.push_back(
-        {begin, begin, slot, place, place, 0, phase, 0, 0, false});
+        {begin, begin, slot, place, place, 0, phase, isOfPiece, 0, {}});
   gatherUnits.push_back(unit);
   ++gathers.back().end;
 }
@@ -107,7 +139,7 @@ void Layout::addReduction(const Order::Completion &completion) {
   uint32_t begin = uint32_t(reductionUnits.size());
   if (!joins)
     reductions.push_back(
-        {begin, begin, 0, 0, 0, nobody, Phase::Backward, 0, 0, false});
+        {begin, begin, 0, 0, 0, nobody, Phase::Backward, false, 0, {}});
   reductionUnits.push_back(unit);
   Call &call = reductions.back();
   ++call.end;
@@ -121,8 +153,7 @@ void Layout::placeGathers(bool lean) {
   for (Call &call : gathers) {
     for (uint32_t i = call.begin; i != call.end; ++i) {
       uint32_t unit = gatherUnits[i];
-      const Traffic &own = program.traffic[unit];
-      call.bytes += getGatheredBytes(unit) + own.sentBytes;
+      call.bytes += getGatheredBytes(unit) + getSentBytes(call, unit);
       // Not before what the forward had of it ends.
       if (uint32_t last = order.uses[unit].last[0];
           call.phase == Phase::Backward && last != nobody)
@@ -146,7 +177,7 @@ void Layout::placeReductions(bool lean) {
     for (uint32_t i = call.begin; i != call.end; ++i) {
       uint32_t unit = reductionUnits[i];
       const Traffic &own = program.traffic[unit];
-      call.bytes += own.castBytes + (own.isCast ? 0 : own.gradientBytes);
+      call.bytes += own.getHeldBytes() + (own.isCast ? 0 : own.gradientBytes);
       call.bound = std::min(call.bound, order.uses[unit].update);
     }
     size_t wait = decisions->units[reductionUnits[call.begin]].reduction.wait;
@@ -154,33 +185,6 @@ void Layout::placeReductions(bool lean) {
       call.wait =
           std::min({order.getPlace(call.slot + wait), call.bound, next});
     next = call.wait;
-  }
-}
-
-/// Who waits for a gather has waited for the copy that it takes, and so for all
-/// copies that were launched before, and the reductions that these take.
-void Layout::findEnds() {
-  for (Call &call : reductions) {
-    call.done = call.wait;
-    call.isDoneLate = call.wait == call.launch;
-  }
-  if (!hasCopies())
-    return;
-  uint32_t ends[2] = {nobody, nobody}; // of the stream that reduces last
-  auto gather = gathers.rbegin();
-  uint32_t wait = nobody; // of the first gather from here on that takes a copy
-  for (auto call = reductions.rbegin(); call != reductions.rend(); ++call) {
-    const Traffic &own = program.traffic[reductionUnits[call->begin]];
-    for (; gather != gathers.rend() && gather->launch >= call->launch; ++gather)
-      if (program.traffic[gatherUnits[gather->begin]].copyIn)
-        wait = gather->wait;
-    uint32_t &end = ends[own.isAllReduced];
-    if (own.copyOut)
-      end = wait;
-    if (end < call->done) {
-      call->done = end;
-      call->isDoneLate = true;
-    }
   }
 }
 
@@ -192,13 +196,22 @@ void Layout::findEnds() {
 void Layout::addChanges() {
   const Order &order = getOrder();
   changes.assign(order.stretches.size() + 1, {});
+  auto end = [&](const Call &call, Stream stream, int64_t bytes) {
+    End own = call.ends[size_t(stream)];
+    Change &change = changes[own.place];
+    (own.isLate ? change.awaits : change.frees) += bytes;
+  };
   for (const Call &call : gathers)
     for (uint32_t i = call.begin; i != call.end; ++i) {
       uint32_t unit = gatherUnits[i];
-      const Traffic &own = program.traffic[unit];
-      changes[call.launch].gathers += getGatheredBytes(unit) + own.sentBytes;
-      changes[call.wait].awaits += own.sentBytes;
+      int64_t sent = getSentBytes(call, unit);
+      changes[call.launch].gathers += getGatheredBytes(unit) + sent;
       changes[getEnd(unit, call.phase) + 1].frees += getGatheredBytes(unit);
+      if (call.isOfPieces) { // which lies there already
+        sent = program.traffic[unit].piece.bytes;
+        changes[order.uses[unit].last[0] + 1].keeps += sent;
+      }
+      end(call, Stream::Gather, sent);
     }
   for (const Call &call : reductions) {
     Change &launch = changes[call.launch];
@@ -206,13 +219,17 @@ void Layout::addChanges() {
       uint32_t unit = reductionUnits[i];
       const Traffic &own = program.traffic[unit];
       changes[order.uses[unit].gradient].begins += own.gradientBytes;
-      launch.reduces += own.castBytes + own.reducedBytes + own.resultBytes;
-      launch.drops += own.isCast ? own.gradientBytes : 0;
-      if (uint32_t end = order.uses[unit].lastUpdate; end != nobody)
-        changes[end + 1].frees += own.resultBytes;
+      launch.reduces += own.getHeldBytes() + own.reducedBytes + own.resultBytes;
+      if (own.isCast)
+        launch.drops += own.gradientBytes;
+      else
+        end(call, own.isReduced ? Stream::Reduce : Stream::AllReduce,
+            own.gradientBytes);
+      for (Stream stream : {Stream::Reduce, Stream::AllReduce, Stream::Copy})
+        end(call, stream, own.heldBytes[size_t(stream)]);
+      if (uint32_t last = order.uses[unit].lastUpdate; last != nobody)
+        changes[last + 1].frees += own.resultBytes;
     }
-    Change &done = changes[call.done];
-    (call.isDoneLate ? done.awaits : done.frees) += call.bytes;
   }
 }
 
@@ -228,6 +245,9 @@ int64_t Layout::findMemory() {
       alive += model.units[unit].residentBytes;
   for (size_t place = 0; place <= count; ++place) {
     const Change &change = changes[place];
+    alive += change.keeps;
+    if (change.keeps) // what is kept a piece of is still there
+      inside[place - 1] = std::max(inside[place - 1], alive);
     alive += change.reduces - change.frees;
     launching[place] = alive;
     alive += change.gathers - change.drops;

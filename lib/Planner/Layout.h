@@ -22,8 +22,19 @@ public:
   Layout(const StepModel &model, const Program &program,
          const std::vector<Scenario> &scenarios = {});
 
-  bool hasCopies() const { return isCopiedIn && isCopiedOut; }
+  /// Some launches may be known to be done before the wait for them.
+  bool mayEndEarly() const { return endsEarly; }
 
+  /// Where the compute stream knows that a launch is done, perhaps before its
+  /// wait: a place, and whether after the launches there.
+  struct End {
+    uint32_t place;
+    bool isLate;
+
+    bool operator<(const End &other) const {
+      return place != other.place ? place < other.place : isLate < other.isLate;
+    }
+  };
   /// Units that are gathered, or reduced, in one call.
   struct Call {
     uint32_t begin, end; ///< Of the units in its list.
@@ -32,11 +43,10 @@ public:
     uint32_t wait;       ///< Place; of a gather, its first use.
     uint32_t bound;      ///< Of a gather's launch below, of a wait above.
     Phase phase;
-    int64_t bytes; ///< Alive while it is in flight, and no longer.
-    /// Of a reduction: the place where that has ended, perhaps before its wait;
-    /// and whether after the launches of the place.
-    uint32_t done;
-    bool isDoneLate;
+    bool isOfPieces; ///< Of a gather: of what ranks have kept.
+    int64_t bytes;   ///< Alive while it is in flight, and no longer.
+    /// Of what it launches on each stream; no later than its wait.
+    std::array<End, numStreams> ends;
   };
 
   /// Everything as it is decided; or, `lean`, all launches and waits where
@@ -44,14 +54,23 @@ public:
   void build(const ProgramDecisions &decisions,
              const std::vector<uint8_t> &resident, bool lean = false);
 
-  /// Finds where reductions have ended, once all is placed.
+  /// Finds where calls have ended, once all is placed: see Ends.cpp.
   void findEnds();
   /// Computes `launching`, `boundary` and `inside`. Returns the most of them.
   int64_t findMemory();
   int64_t findMost() const;
 
+  const CollectiveCost &getGatherCost(const Call &call, uint32_t unit) const {
+    const Traffic &own = program.traffic[unit];
+    return call.isOfPieces ? own.piece.gather : own.gather;
+  }
   /// Of what is recomputed.
   const Order &getOrder() const { return orders.front(); }
+  /// A unit of which a piece is kept, at the end of a stretch.
+  struct Kept {
+    uint32_t stretch, unit;
+  };
+  const std::vector<Kept> &getPieces() const { return pieces; }
   /// By scenario.
   const std::vector<Times> &getTimes() const { return maker.times; }
 
@@ -70,6 +89,10 @@ private:
   void placeGathers(bool lean);
   void placeReductions(bool lean);
   void addChanges();
+  /// What a gather sends, if not what lies there in any case.
+  int64_t getSentBytes(const Call &call, uint32_t unit) const {
+    return call.isOfPieces ? 0 : program.traffic[unit].sentBytes;
+  }
   /// What a gather takes to the end of the unit: what stays has its memory.
   int64_t getGatheredBytes(uint32_t unit) const {
     return isResident(unit) ? 0 : program.traffic[unit].gatheredBytes;
@@ -77,8 +100,8 @@ private:
   /// The stretch after which what was gathered in a phase ends.
   uint32_t getEnd(uint32_t unit, Phase phase) const;
   bool isKept(uint32_t unit) const {
-    return decisions->units[unit].keep || model.units[unit].staysGathered ||
-           isResident(unit);
+    return decisions->units[unit].keep == Keep::All ||
+           model.units[unit].staysGathered || isResident(unit);
   }
   bool isResident(uint32_t unit) const {
     return program.role != Program::Role::Whole && (*resident)[unit] &&
@@ -88,13 +111,15 @@ private:
     return program.role != Program::Role::First && isResident(unit);
   }
 
-  bool isCopiedIn = false, isCopiedOut = false; ///< Some unit.
+  bool endsEarly;
+  std::vector<Kept> pieces; ///< In their order.
   OrderMaker maker;
   std::list<Order> orders; ///< The latest first.
   const ProgramDecisions *decisions = nullptr;
   const std::vector<uint8_t> *resident = nullptr;
   /// What happens at a place, in this order; bytes.
   struct Change {
+    int64_t keeps = 0;   ///< Taken by the stretch before it, at its end.
     int64_t frees = 0;   ///< What ends there.
     int64_t reduces = 0; ///< Taken by launches of reductions.
     int64_t drops = 0;   ///< Freed by these: gradients that they have cast.
@@ -135,6 +160,8 @@ private:
   void issueGather(const Layout &layout, const Layout::Call &call);
   void issueReduction(const Layout &layout, const Layout::Call &call);
   /// Of the units of a call.
+  int64_t getGatherDuration(const Layout &layout,
+                            const Layout::Call &call) const;
   int64_t getDuration(const Layout::Call &call,
                       const std::vector<uint32_t> &units,
                       CollectiveCost Times::Costs::*cost) const;

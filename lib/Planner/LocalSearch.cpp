@@ -36,11 +36,17 @@ void ProgramSearch::copyCalls(ProgramDecisions &wanted, uint32_t module,
       return;
     const std::vector<uint32_t> &to = unitsOf[other];
     for (size_t i = 0; i != std::min(from.size(), to.size()); ++i) {
-      bool keep = wanted.units[to[i]].keep;
+      Keep keep = wanted.units[to[i]].keep;
       wanted.units[to[i]] = wanted.units[from[i]];
       wanted.units[to[i]].keep = keep;
     }
   }
+}
+
+Keep ProgramSearch::pickOther(uint32_t unit, Keep keep, Random &random) const {
+  if (!program.traffic[unit].piece.bytes)
+    return keep == Keep::None ? Keep::All : Keep::None;
+  return Keep((size_t(keep) + 1 + random.get(2)) % 3);
 }
 
 void ProgramSearch::move(ProgramDecisions &wanted, Random &random) const {
@@ -48,7 +54,7 @@ void ProgramSearch::move(ProgramDecisions &wanted, Random &random) const {
   size_t numUnits = wanted.units.size();
   if (!numUnits)
     return;
-  size_t unit = random.get(numUnits);
+  auto unit = uint32_t(random.get(numUnits));
   UnitDecision &own = wanted.units[unit];
   uint16_t limit = limits[random.get(std::size(limits))];
   switch (random.get(12)) {
@@ -76,14 +82,14 @@ void ProgramSearch::move(ProgramDecisions &wanted, Random &random) const {
     return;
   }
   case 3: // a unit
-    own.keep = !own.keep;
+    own.keep = pickOther(unit, own.keep, random);
     return;
   case 4: { // a module
-    bool keep = !own.keep;
+    Keep keep = pickOther(unit, own.keep, random);
     own.keep = keep;
     if (uint32_t module = model.units[unit].module; module != nobody)
       for (uint32_t other : unitsOf[module])
-        wanted.units[other].keep = keep;
+        wanted.units[other].keep = limitKeep(other, keep);
     return;
   }
   case 5: { // a border, or its move to a neighbour
@@ -107,9 +113,13 @@ void ProgramSearch::move(ProgramDecisions &wanted, Random &random) const {
   case 8:
     own.reduction.wait = limit;
     return;
-  case 9: // that one unit is kept instead of another
-    std::swap(own.keep, wanted.units[random.get(numUnits)].keep);
+  case 9: { // that one unit is kept instead of another
+    auto other = uint32_t(random.get(numUnits));
+    Keep keep =
+        std::exchange(own.keep, limitKeep(unit, wanted.units[other].keep));
+    wanted.units[other].keep = limitKeep(other, keep);
     return;
+  }
   case 10: // the calls of a module, for some before or after it
     if (uint32_t module = model.units[unit].module; module != nobody) {
       size_t count = size_t(1) << random.get(7);

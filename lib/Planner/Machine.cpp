@@ -33,6 +33,13 @@ int64_t Machine::getDuration(const Layout::Call &call,
   return sum.getDuration();
 }
 
+int64_t Machine::getGatherDuration(const Layout &layout,
+                                   const Layout::Call &call) const {
+  return getDuration(call, layout.gatherUnits,
+                     call.isOfPieces ? &Times::Costs::pieceGather
+                                     : &Times::Costs::gather);
+}
+
 /// Copies of the units of a call, one after the other; returns how many the
 /// stream has then, or 0.
 uint32_t Machine::issueCopies(const Layout::Call &call,
@@ -49,15 +56,15 @@ uint32_t Machine::issueCopies(const Layout::Call &call,
 }
 
 void Machine::issueGather(const Layout &layout, const Layout::Call &call) {
-  uint32_t group =
-      layout.program.traffic[layout.gatherUnits[call.begin]].gatherGroup;
+  const Traffic &own = layout.program.traffic[layout.gatherUnits[call.begin]];
   Counts needs = {};
-  needs[size_t(Stream::Copy)] = issueCopies(
-      call, layout.gatherUnits, layout.program.traffic, &Traffic::copyIn, {});
+  if (!call.isOfPieces)
+    needs[size_t(Stream::Copy)] = issueCopies(
+        call, layout.gatherUnits, layout.program.traffic, &Traffic::copyIn, {});
   uint32_t number =
-      issue(Stream::Gather,
-            getDuration(call, layout.gatherUnits, &Times::Costs::gather),
-            uint64_t(call.launch) * 2, group, needs);
+      issue(Stream::Gather, getGatherDuration(layout, call),
+            uint64_t(call.launch) * 2,
+            call.isOfPieces ? own.piece.group : own.gatherGroup, needs);
   for (uint32_t i = call.begin; i != call.end; ++i) {
     const Order::Use &own = layout.getOrder().uses[layout.gatherUnits[i]];
     uint32_t use = own.first[size_t(call.phase)];
@@ -144,10 +151,13 @@ int64_t Machine::sum(const Layout &layout,
   int64_t time = std::accumulate(durations.begin(), durations.end(), int64_t());
   for (int64_t duration : times->calls)
     time += duration;
-  for (const Layout::Call &call : layout.gathers)
-    time += getDuration(call, layout.gatherUnits, &Times::Costs::gather);
-  for (uint32_t unit : layout.gatherUnits)
-    time += layout.program.traffic[unit].copyIn.value_or(0);
+  for (const Layout::Call &call : layout.gathers) {
+    time += getGatherDuration(layout, call);
+    for (uint32_t i = call.begin; i != call.end && !call.isOfPieces; ++i)
+      time += layout.program.traffic[layout.gatherUnits[i]].copyIn.value_or(0);
+  }
+  for (const Layout::Kept &piece : layout.getPieces())
+    time += times->units[piece.unit].pieceCopy;
   for (uint32_t unit : layout.reductionUnits)
     time += layout.program.traffic[unit].copyOut.value_or(0);
   for (const Layout::Call &call : layout.reductions)
@@ -163,6 +173,7 @@ int64_t Machine::run(const Layout &layout, size_t scenario) {
   if (model->sharesCore)
     return sum(layout, durations);
   start(layout);
+  auto piece = layout.getPieces().begin();
   for (uint32_t place = 0; place <= durations.size(); ++place) {
     streams.waitFor(waits[place].early);
     streams.release(uint64_t(place) * 2);
@@ -170,6 +181,9 @@ int64_t Machine::run(const Layout &layout, size_t scenario) {
     streams.release(uint64_t(place) * 2 + 1);
     if (place != durations.size())
       streams.compute(durations[place]);
+    for (; piece != layout.getPieces().end() && piece->stretch == place;
+         ++piece)
+      streams.compute(times->units[piece->unit].pieceCopy);
   }
   streams.waitForAll();
   return streams.getTime();

@@ -74,10 +74,14 @@ std::vector<Change> fsdp::planner::findChanges(const StepModel &model,
     });
   };
   using Unit = const UnitDecision &;
-  addUnits(Change::Kind::Kept,
-           inUnit([](Unit a, Unit b) { return b.keep && !a.keep; }));
-  addUnits(Change::Kind::NotKept,
-           inUnit([](Unit a, Unit b) { return a.keep && !b.keep; }));
+  constexpr std::pair<Change::Kind, Keep> keeps[] = {
+      {Change::Kind::Kept, Keep::All},
+      {Change::Kind::NotKept, Keep::None},
+      {Change::Kind::PieceKept, Keep::Piece}};
+  for (auto [kind, now] : keeps)
+    addUnits(kind, inUnit([now = now](Unit a, Unit b) {
+               return a.keep != b.keep && b.keep == now;
+             }));
   addUnits(Change::Kind::Resident,
            [&](size_t i) { return after.resident[i] && !before.resident[i]; });
   addUnits(Change::Kind::NotResident,
@@ -171,10 +175,12 @@ void Reverter::run() {
     for (Kind less : {Kind::NotRecomputed, Kind::CheapRecomputed})
       if (more != less)
         revertPairs(more, less);
-  revertPairs(Kind::NotKept, Kind::Kept);
-  for (Kind kind : {Kind::Recomputed, Kind::CheapRecomputed, Kind::NotKept,
-                    Kind::NotResident, Kind::Kept, Kind::Resident,
-                    Kind::NotRecomputed, Kind::Calls, Kind::Places})
+  for (Kind less : {Kind::NotKept, Kind::PieceKept})
+    revertPairs(less, Kind::Kept);
+  for (Kind kind :
+       {Kind::Recomputed, Kind::CheapRecomputed, Kind::NotKept,
+        Kind::NotResident, Kind::PieceKept, Kind::Kept, Kind::Resident,
+        Kind::NotRecomputed, Kind::Calls, Kind::Places})
     for (size_t item : list(kind))
       revert({item});
 }

@@ -323,10 +323,12 @@ void ProgramSearch::setRecomputed(ProgramDecisions &decisions, size_t steps,
 }
 
 void ProgramSearch::setKept(ProgramDecisions &decisions, size_t count,
-                            Placement placement) const {
+                            Placement placement, Keep rest) const {
   for (size_t i = 0; i != mayKeep.size(); ++i)
     decisions.units[mayKeep[i]].keep =
-        isChosen(i, count, mayKeep.size(), placement);
+        isChosen(i, count, mayKeep.size(), placement)
+            ? Keep::All
+            : limitKeep(mayKeep[i], rest);
 }
 
 /// From the number that was fewest before, in steps that double, and then by
@@ -408,10 +410,24 @@ ProgramSearch::Ladder ProgramSearch::findLadder(ProgramDecisions &wanted,
                                                 const Granularity &own) {
   if (program.cheap.empty())
     return Ladder::Whole;
-  setKept(wanted, 0, Placement::Last);
+  setKept(wanted, 0, Placement::Last, Keep::None);
   std::optional<int64_t> time =
       considerFewest(wanted, own.sizes, {Ladder::Whole, Placement::Even}, 0);
   return time && *time < own.time ? Ladder::Whole : Ladder::Cheap;
+}
+
+/// Pieces are worth their memory and their copies where few ranks gather faster
+/// than all: what is faster of all other units, with nothing kept whole.
+Keep ProgramSearch::findRest(ProgramDecisions &wanted, const Granularity &own,
+                             Ladder ladder) {
+  if (!mayKeepPieces(model))
+    return Keep::None;
+  auto find = [&](Keep rest) {
+    setKept(wanted, 0, Placement::Last, rest);
+    return considerFewest(wanted, own.sizes, {ladder, Placement::Even}, 0);
+  };
+  std::optional<int64_t> none = find(Keep::None), pieces = find(Keep::Piece);
+  return pieces && (!none || *pieces < *none) ? Keep::Piece : Keep::None;
 }
 
 void ProgramSearch::searchCounts() {
@@ -420,11 +436,12 @@ void ProgramSearch::searchCounts() {
   for (const Granularity &own : granularities) {
     setLimits(wanted, farAhead, own.wait);
     Ladder ladder = findLadder(wanted, own);
+    Keep rest = findRest(wanted, own, ladder);
     for (Placement keep : {Placement::Last, Placement::First})
       for (Placement recompute :
            {Placement::Even, Placement::First, Placement::Last})
         for (size_t part = 0; part <= parts; ++part) {
-          setKept(wanted, mayKeep.size() * part / parts, keep);
+          setKept(wanted, mayKeep.size() * part / parts, keep, rest);
           if (!considerFewest(wanted, own.sizes, {ladder, recompute}, 2))
             break; // more that is kept fits even less
         }

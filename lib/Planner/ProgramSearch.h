@@ -139,13 +139,23 @@ private:
   }
   void setRecomputed(ProgramDecisions &decisions, size_t steps,
                      Recomputed how) const;
-  void setKept(ProgramDecisions &decisions, size_t count,
-               Placement placement) const;
+  /// So many units stay gathered, and `rest` is kept of the others.
+  void setKept(ProgramDecisions &decisions, size_t count, Placement placement,
+               Keep rest) const;
+  /// Of what a unit cannot have a piece of, nothing is kept.
+  Keep limitKeep(uint32_t unit, Keep keep) const {
+    return keep == Keep::Piece && !program.traffic[unit].piece.bytes
+               ? Keep::None
+               : keep;
+  }
+  Keep pickOther(uint32_t unit, Keep keep, Random &random) const;
   static bool isChosen(size_t i, size_t count, size_t all, Placement placement);
   /// The time with the fewest recomputed modules that fit, of some sizes.
   std::optional<int64_t> considerFewest(ProgramDecisions &wanted, Sizes sizes,
                                         Recomputed how, size_t more);
   Ladder findLadder(ProgramDecisions &wanted, const Granularity &own);
+  Keep findRest(ProgramDecisions &wanted, const Granularity &own,
+                Ladder ladder);
   void move(ProgramDecisions &wanted, Random &random) const;
   void copyCalls(ProgramDecisions &wanted, uint32_t module, size_t count,
                  bool isAfter) const;
@@ -153,6 +163,7 @@ private:
                     Recompute recompute) const;
   StepModel fixRecompute(const std::vector<Recompute> &recompute) const;
   void searchCalls(ProgramDecisions &wanted);
+  size_t countKeeps() const;
 
   const StepModel &model;
   const Program &program;

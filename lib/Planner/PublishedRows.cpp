@@ -286,7 +286,7 @@ Expected<Prediction> fsdp::planner::predict(const PublishedRow &row,
   if (std::string wrong = check(model); !wrong.empty())
     return Error{"line " + std::to_string(row.line) + ": " + wrong};
   Outcome outcome = evaluate(
-      model, makeBaseline(model, row.policy, row.keep,
+      model, makeBaseline(model, row.policy, row.keep ? Keep::All : Keep::None,
                           setup.recompute == TrainingSetup::Recompute::None
                               ? Recompute::None
                               : Recompute::All));

@@ -17,9 +17,11 @@ Times::Times(const Program &program, const Scenario &scenario) {
   for (const FixedCall &call : program.calls)
     calls.push_back(call.duration);
   for (const Traffic &row : program.traffic) {
-    units.push_back({row.gather, row.reduction, row.allReduce});
+    units.push_back({row.gather, row.reduction, row.allReduce, row.piece.gather,
+                     scale(row.piece.copy, scenario.compute)});
     Costs &own = units.back();
-    for (CollectiveCost *cost : {&own.gather, &own.reduction, &own.allReduce})
+    for (CollectiveCost *cost :
+         {&own.gather, &own.reduction, &own.allReduce, &own.pieceGather})
       cost->transfer = scale(cost->transfer, scenario.network);
   }
 }

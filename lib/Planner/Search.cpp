@@ -123,7 +123,7 @@ void StepSearch::begin(Candidate &candidate) {
   Decisions before = best.getAnswer(model).decisions, resharded = before;
   for (ProgramDecisions &program : resharded.programs)
     for (UnitDecision &unit : program.units)
-      unit.keep = false;
+      unit.keep = Keep::None;
   for (size_t p = 0; p != model.programs.size(); ++p) {
     auto program =
         std::make_unique<ProgramSearch>(model, p, candidate.resident, meter);

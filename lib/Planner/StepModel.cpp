@@ -60,10 +60,12 @@ struct Checker {
 void Checker::checkTraffic(const Traffic &traffic, const std::string &where) {
   for (int64_t size :
        {traffic.gatheredBytes, traffic.sentBytes, traffic.gradientBytes,
-        traffic.castBytes, traffic.reducedBytes, traffic.resultBytes})
+        traffic.reducedBytes, traffic.resultBytes, traffic.piece.bytes})
     addBytes(size, where);
-  for (const CollectiveCost &cost :
-       {traffic.gather, traffic.reduction, traffic.allReduce})
+  for (int64_t size : traffic.heldBytes)
+    addBytes(size, where);
+  for (const CollectiveCost &cost : {traffic.gather, traffic.reduction,
+                                     traffic.allReduce, traffic.piece.gather})
     for (int64_t part : {cost.latency, cost.transfer}) {
       if (part < 0)
         fail(where + ": expected no negative cost, found " +
@@ -72,8 +74,9 @@ void Checker::checkTraffic(const Traffic &traffic, const std::string &where) {
     }
   for (std::optional<int64_t> copy : {traffic.copyIn, traffic.copyOut})
     addTime(copy.value_or(0), where);
-  for (uint32_t group :
-       {traffic.gatherGroup, traffic.reduceGroup, traffic.allReduceGroup})
+  addTime(traffic.piece.copy, where);
+  for (uint32_t group : {traffic.gatherGroup, traffic.reduceGroup,
+                         traffic.allReduceGroup, traffic.piece.group})
     checkGroup(group, where);
 }
 
@@ -177,6 +180,14 @@ void Checker::checkLives(const Program &program, const std::string &where) {
                      "there");
     }
   }
+}
+
+bool fsdp::planner::mayKeepPieces(const StepModel &model) {
+  for (const Program &program : model.programs)
+    for (const Traffic &own : program.traffic)
+      if (own.piece.bytes)
+        return true;
+  return false;
 }
 
 std::string fsdp::planner::check(const StepModel &model) {

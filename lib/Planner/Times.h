@@ -13,6 +13,8 @@ namespace fsdp::planner {
 struct Times {
   struct Costs {
     CollectiveCost gather, reduction, allReduce;
+    CollectiveCost pieceGather;
+    int64_t pieceCopy = 0;
   };
   Times(const Program &program, const Scenario &scenario);
 

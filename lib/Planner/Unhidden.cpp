@@ -183,8 +183,9 @@ Unhidden::listGathers(const Case &known, size_t cut, uint32_t begin) const {
                        (!isForward && followsInModule[unit] &&
                         launch < getFirstCopy(unit));
         auto [end, beside] = findEnd(unit, first, known);
-        int64_t work =
-            own.gather.transfer + (mayJoin ? 0 : own.gather.latency) - beside;
+        CollectiveCost cost =
+            isForward ? own.gather : facts.getLeastGather(unit);
+        int64_t work = cost.transfer + (mayJoin ? 0 : cost.latency) - beside;
         windows.push_back(
             {std::max<int64_t>(work, 0), launch, std::max(end, launch),
              isForward ? 0 : std::max<int64_t>(own.gatheredBytes, 1)});
@@ -221,7 +222,7 @@ std::vector<Unhidden::Window> Unhidden::listReductions(const Case &known,
     uint32_t left = tight.findBelow(own.gradientBytes, count);
     int64_t bytes =
         std::min(own.gradientBytes,
-                 own.castBytes + (own.isCast ? 0 : own.gradientBytes));
+                 own.getHeldBytes() + (own.isCast ? 0 : own.gradientBytes));
     bool mayJoin = left > state.uses[facts.reduced[i + 1]].complete;
     windows.push_back(
         {own.reduction.transfer + (mayJoin ? 0 : own.reduction.latency),

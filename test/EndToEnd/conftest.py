@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import pathlib
+import random
 import re
 import shutil
 import socket
@@ -35,6 +36,14 @@ def tool(name: str, *arguments, timeout: float = 120, **variables) -> subprocess
 
 
 through_nccl = False  # --through-nccl
+
+
+def draw_decisions(written: str, generator: random.Random, pieces: bool = False) -> str:
+    """Decisions that nobody would make, of the units of a file: what is kept, calls, launches and waits. `pieces`: where they may be kept."""
+    keeps = ["true", "false"] + ['"piece"'] * 2 * pieces
+    text = re.sub(r"joins = \w+", lambda _: f"joins = {generator.choice(['true', 'false'])}", written)
+    text = re.sub(r"keep = [^,]+", lambda _: f"keep = {generator.choice(keeps)}", text)
+    return re.sub(r"(ahead|wait) = \d+", lambda found: f"{found[1]} = {generator.randrange(6)}", text)
 
 
 def free_port() -> int:

@@ -3,9 +3,10 @@
 import itertools
 import json
 import os
+import random
 
 import pytest
-from conftest import FIXTURES, SAMPLE, succeed, tool
+from conftest import FIXTURES, SAMPLE, draw_decisions, succeed, tool
 
 SCHEDULES = [
     f"--backward-prefetch {prefetch} --bucket {bucket} --limit-all-gathers {limit}"
@@ -18,7 +19,8 @@ OTHERS = [
     "--schedule list", "--schedule list --budget 700KiB", "--auto --hardware h100", "--auto --budget 700KiB",
 ]
 SMALL_GROUPS = ["--reshard-after-forward 2", "--reshard-after-forward 2 --limit-all-gathers 0 --forward-prefetch 2", "--reshard-after-forward 2 --bucket units:2",
-                "--reshard-after-forward 2 --backward-prefetch backward_post", r"--reshard-after-forward 2 --remat scope:.*mlp", r"--reshard-after-forward 2 --remat cheap:.*[.]\d+", "--reshard-after-forward 2 --schedule list"]
+                "--reshard-after-forward 2 --backward-prefetch backward_post", r"--reshard-after-forward 2 --remat scope:.*mlp", r"--reshard-after-forward 2 --remat cheap:.*[.]\d+", "--reshard-after-forward 2 --schedule list",
+                "--reshard-after-forward 2 --auto --hardware h100 --budget 400KiB"]
 DATA = {"gpt2": "gpt2_train2x5.safetensors", "llama": "llama_ref4.safetensors"}
 SEEDS = int(os.environ.get("FSDP_CHAOS_SEEDS", 10))
 STEPS = 4
@@ -61,6 +63,18 @@ def test_small_groups_keep_the_bits(graph, train):
     for seed, schedule in enumerate(SMALL_GROUPS, 1):
         assert train(graph, 4, schedule) == train(graph, 4), schedule
         assert train(graph, 4, schedule, "--overlap", "--chaos", seed) == train(graph, 4), schedule
+
+
+# Nor does it what a unit leaves to its backward: nothing, all, or a piece.
+@pytest.mark.parametrize("graph", ["gpt2", "llama"])
+def test_decisions_keep_the_bits(graph, train, tmp_path):
+    options, generator = "--hardware h100 --reshard-after-forward 2 --wrap size:2048", random.Random(SAMPLE)
+    written = tmp_path / "d.toml"
+    succeed("fsdp-plan", FIXTURES / f"{graph}.pt2", "--ranks", 4, *options.split(), "--auto", "--evaluations", 100, "--decisions", written)
+    for seed in range(1, 5):
+        file = tmp_path / f"{seed}.toml"
+        file.write_text(draw_decisions(written.read_text(), generator, pieces=True))
+        assert train(graph, 4, f"{options} --decisions {file}", "--overlap", "--chaos", seed) == train(graph, 4), file.read_text()
 
 
 # Delays before every command, and NaN in whatever is not in use: a wait that is missing in the plan would show.

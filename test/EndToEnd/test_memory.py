@@ -5,7 +5,7 @@ import random
 import re
 
 import pytest
-from conftest import FIXTURES, SAMPLE, succeed
+from conftest import FIXTURES, SAMPLE, draw_decisions, succeed
 
 ALIGNMENT = 64
 OPTIONS = ["", *(f"--schedule {name}" for name in ("fsdp1", "fsdp2", "manual-block", "inductor", "list")), "--mesh 2x2", "--mesh 1x1",
@@ -55,14 +55,13 @@ def test_the_peak_of_the_schedule_is_that_of_the_plan(graph, tmp_path):
 # The same of decisions that nobody would make: calls of any units, launches and waits anywhere, in places that a search comes to only on large models.
 @pytest.mark.parametrize("graph, ranks", [("gpt2", 4), ("llama", 3), ("llama_bf16", 4), ("bert", 2)])
 def test_the_peak_of_any_decisions_is_that_of_the_plan(graph, ranks, tmp_path):
-    options = [FIXTURES / f"{graph}.pt2", "--ranks", ranks, "--wrap", "size:2048", "--accumulate", 2, "--hardware", "h100"]
+    pieces = ["--reshard-after-forward", 2] * (ranks == 4)
+    options = [FIXTURES / f"{graph}.pt2", "--ranks", ranks, "--wrap", "size:2048", "--accumulate", 2, "--hardware", "h100", *pieces]
     file, report = tmp_path / "d.toml", tmp_path / "r.json"
     succeed("fsdp-plan", *options, "--auto", "--evaluations", 100, "--decisions", file)
     written, generator = file.read_text(), random.Random(SAMPLE)
     for _ in range(5):
-        flag, slots = (lambda: generator.choice(["true", "false"])), (lambda: str(generator.randrange(6)))
-        text = re.sub(r"(keep|joins) = \w+", lambda found: f"{found[1]} = {flag()}", written)
-        text = re.sub(r"(ahead|wait) = \d+", lambda found: f"{found[1]} = {slots()}", text)
+        text = draw_decisions(written, generator, bool(pieces))
         file.write_text(text)
         succeed("fsdp-plan", *options, "--decisions", file, "--report", report)
         memory = json.loads(report.read_text())["memory"]

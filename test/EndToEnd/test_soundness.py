@@ -28,6 +28,8 @@ GRAPHS = {
     "role_chain, micro-batches": (3, ("--accumulate", "3:mean", "--grad-scaler", "init_scale=8", "--clip-grad-norm", "0.5")),
     "llama, no_sync": (3, ("--accumulate", "2", "--no-sync", "--reshard-after-backward", "false", "--bucket", "copy:units:2")),
     "llama, decided": (3, ("--auto", "--hardware", "h100", "--evaluations", "200", "--offload", "all", "--accumulate", "2")),
+    "gpt2, pieces": (4, ("--auto", "--hardware", "h100", "--evaluations", "200", "--reshard-after-forward", "2", "--budget", "400KiB",
+                         "--what-if", "link.node.all_gather.rank_us=30x")),
     "bert, partial": (4, ("--mesh", "2x2", "--accumulate", "2", "--no-all-reduce", "--offload", "params")),
     "frozen, hook": (4, ("--mesh", "2x2", "--load-pass-plugin", str(BUILD / "lib" / "CompressReplicas.so"), "--comm-hook", "compress-replicas")),
     "llama_bf16, hybrid": (4, ("--mesh", "2x2", "--schedule", "fsdp2", "--clip-grad-norm", "0.1:inf")),

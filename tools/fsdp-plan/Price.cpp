@@ -18,6 +18,7 @@ static constexpr const char *kindTexts[][2] = {
     {"is recomputed", "are recomputed"},
     {"stays gathered to the backward", "stay gathered to the backward"},
     {"is gathered again in the backward", "are gathered again in the backward"},
+    {"leaves a piece to the backward", "leave pieces to the backward"},
     {"stays gathered between micro-batches",
      "stay gathered between micro-batches"},
     {"is gathered in each micro-batch", "are gathered in each micro-batch"},

@@ -44,6 +44,9 @@ static std::vector<Variant> listMeshes(const FSDPPipelineOptions &options,
     FSDPPipelineOptions own = options;
     own.mesh = MeshSizes::of(ranks / shard, shard);
     own.strategy = isOne ? Strategy::FullShard : Strategy::HybridShard;
+    auto &group = own.reshardAfterForward.group; // of pieces, if smaller
+    if (group && (shard % *group != 0 || shard == *group))
+      group = std::nullopt;
     variants.push_back({spellOption(own.mesh), std::move(own)});
   }
   if (options.noAllReduce && variants.size() > 1)

@@ -80,10 +80,10 @@ constexpr Policy allPolicies[] = {
 
 const char *getName(Policy policy);
 
-/// All modules are recomputed, what is cheap of them, or none, and all are kept
-/// or none, unless the policy itself decides about that. Where calls are those
-/// of modules, units of the root stay gathered.
-Decisions makeBaseline(const StepModel &model, Policy policy, bool keep,
+/// All modules are recomputed, what is cheap of them, or none, and of units
+/// all, a piece or nothing is kept, unless the policy itself decides about
+/// that. Where calls are those of modules, units of the root stay gathered.
+Decisions makeBaseline(const StepModel &model, Policy policy, Keep keep,
                        Recompute recompute);
 
 struct Baseline {

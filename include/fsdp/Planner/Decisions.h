@@ -23,6 +23,11 @@ namespace fsdp::planner {
 /// The most slots between a launch and its use.
 constexpr uint16_t mostSlots = 4096;
 
+/// What of a gathered unit stays from the forward to the backward: nothing, all
+/// of it, or a piece on each rank, which the backward gathers in a smaller
+/// group.
+enum class Keep : uint8_t { None, All, Piece };
+
 /// What is decided of one unit in one program.
 struct UnitDecision {
   struct Gather {
@@ -38,7 +43,7 @@ struct UnitDecision {
     uint16_t wait = 0;
   };
 
-  bool keep = false; ///< Gathered from the forward to the backward.
+  Keep keep = Keep::None;
   std::array<Gather, numPhases> gathers = {};
   Reduction reduction = {};
 

@@ -20,7 +20,8 @@ struct Explanation {
       CheapRecomputed, ///< Of the module, only what is cheap.
       Recomputed,
       Kept,        ///< From the forward to the backward.
-      NotKept,     ///< Gathered again in the backward.
+      NotKept,     ///< Gathered again in the backward, from all ranks.
+      PieceKept,   ///< Gathered again from pieces of a few ranks.
       Resident,    ///< From one micro-batch to the next.
       NotResident, ///< Gathered in each of them.
       Calls,       ///< They are in others.

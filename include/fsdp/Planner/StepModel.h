@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -47,6 +48,21 @@ struct Unit {
   int64_t residentBytes = 0;
 };
 
+/// Three of collectives, and that of copies between host and device.
+enum class Stream : uint8_t { Gather, Reduce, AllReduce, Copy };
+constexpr size_t numStreams = 4;
+
+/// A piece of a unit that each rank of a small group may keep after the
+/// forward.
+struct Piece {
+  int64_t bytes = 0; ///< 0: none may be kept.
+  /// Nanoseconds on the compute stream, where the forward is done with the
+  /// unit.
+  int64_t copy = 0;
+  CollectiveCost gather; ///< Of the backward then.
+  uint32_t group = 0;    ///< Of ranks.
+};
+
 /// What a program gathers and reduces of a unit. Bytes, and what each call for
 /// it adds.
 struct Traffic {
@@ -55,10 +71,13 @@ struct Traffic {
   /// Flat, from the first part of it to the wait for its reduction; to the
   /// launch, if that casts or copies it.
   int64_t gradientBytes = 0;
-  int64_t castBytes = 0; ///< What is reduced then, from launch to wait.
+  /// What its reduction holds beside it, from the launch on: by the stream on
+  /// which something has to be done before it ends.
+  std::array<int64_t, numStreams> heldBytes = {};
   bool isCast = false;
   int64_t reducedBytes = 0; ///< From the reduction to the end of the program.
   int64_t resultBytes = 0;  ///< From the reduction to the last that reads it.
+  Piece piece;
   CollectiveCost gather, reduction;
   CollectiveCost allReduce; ///< Of what is reduced, over replicas.
   bool isReduced = true;    ///< False: there is only the all-reduce.
@@ -66,13 +85,13 @@ struct Traffic {
   /// Of what lies in host memory, nanoseconds: the copy of the shard that a
   /// gather takes, and that of what is reduced. None: it lies on the device.
   std::optional<int64_t> copyIn, copyOut;
-  /// The groups of ranks of the three, as numbers (see `StepModel::overlaps`).
+  /// The groups of ranks of these, as numbers (see `StepModel::overlaps`).
   uint32_t gatherGroup = 0, reduceGroup = 0, allReduceGroup = 0;
-};
 
-/// Three of collectives, and that of copies between host and device.
-enum class Stream : uint8_t { Gather, Reduce, AllReduce, Copy };
-constexpr size_t numStreams = 4;
+  int64_t getHeldBytes() const {
+    return std::accumulate(heldBytes.begin(), heldBytes.end(), int64_t());
+  }
+};
 
 /// A collective or copy about which nothing is decided, such as that of the
 /// loss.
@@ -169,6 +188,9 @@ struct StepModel {
 /// to anything else then. `sizes`: how many of something each of them stands
 /// for; they are added up.
 void compact(Program &program, std::vector<uint32_t> &sizes);
+
+/// True if pieces may be kept of some unit.
+bool mayKeepPieces(const StepModel &model);
 
 /// What is wrong with a model, in one sentence; empty if nothing is.
 std::string check(const StepModel &model);

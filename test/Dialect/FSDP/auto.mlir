@@ -69,5 +69,19 @@
 // RUN: not fsdp-opt %t.partial.mlir --fsdp-auto=auto 2>&1 | FileCheck %s --check-prefix=PARTIAL
 // PARTIAL: error: --auto does not know offload of gradients that are all-reduced once for all micro-batches: leave out --no-all-reduce or --offload
 
-// RUN: not %{logical} --fsdp-reshard-policy=reshard-after-forward=2 --fsdp-auto=auto 2>&1 | FileCheck %s --check-prefix=PIECES
-// PIECES: error: --auto does not know units of which pieces are kept: leave out --reshard-after-forward
+// Where pieces may be kept, that is one more thing to decide of each unit: of h.0 a piece, of h.1 nothing.
+// RUN: %{logical} --fsdp-reshard-policy=reshard-after-forward=2 --fsdp-auto='auto hardware=h100 evaluations=500 decisions=%t.pieces.toml' -o /dev/null
+// RUN: sed -e '/h.1/s/keep = [^,]*/keep = false/' -e '/h.0/s/keep = [^,]*/keep = "piece"/' -e 's/recompute = .*/recompute = []/' -e 's/recompute_cheap = .*/recompute_cheap = []/' %t.pieces.toml > %t.piece.toml
+// RUN: %{logical} --fsdp-reshard-policy=reshard-after-forward=2 --fsdp-auto='decisions=%t.piece.toml hardware=h100' %{real} -o %t.piece.mlir 2> %t.txt
+// RUN: FileCheck %s < %t.txt
+// RUN: FileCheck %s --check-prefix=PIECES < %t.piece.mlir
+// PIECES: fsdp.unit @m.transformer.h.0 {{.*}} {piece_axes = ["local"], reshard_after_forward}
+// PIECES: fsdp.unit @m.transformer.h.1 {{.*}} {reshard_after_forward}
+// PIECES: fsdp.piece @m.transformer.h.0 over ["local"]
+// PIECES-NEXT: fsdp.async.reshard
+// PIECES-NOT: fsdp.piece
+// PIECES-DAG: fsdp.async.unshard @m.transformer.h.1 <backward> over ["shard", "local"]
+// PIECES-DAG: fsdp.async.unshard @m.transformer.h.0 <backward> over ["local"]
+
+// RUN: not %{logical} --fsdp-auto='decisions=%t.piece.toml hardware=h100' 2>&1 | FileCheck %s --check-prefix=WHOLE
+// WHOLE: error: {{.*}}.piece.toml: line {{[0-9]+}}: expected keep to be true or false, since there are no groups that keep pieces (--reshard-after-forward N), found 'piece'

@@ -853,6 +853,31 @@ fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout
 
 // -----
 
+// Unit C6: pieces of what is resharded, over some of its axes in their order.
+fsdp.mesh @mesh ["shard" = 2, "local" = 2]
+// expected-error @below {{expected pieces of a unit that is resharded after the forward, over some of its axes ["shard", "local"], got ["local"]}}
+fsdp.unit @u on @mesh shard ["shard", "local"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8> {piece_axes = ["local"]}
+
+// -----
+
+fsdp.mesh @mesh ["shard" = 2, "local" = 2]
+// expected-error @below {{expected pieces of a unit that is resharded after the forward, over some of its axes ["shard", "local"], got ["shard", "local"]}}
+fsdp.unit @u on @mesh shard ["shard", "local"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8> {piece_axes = ["shard", "local"], reshard_after_forward}
+
+// -----
+
+fsdp.mesh @mesh ["shard" = 2, "local" = 2]
+// expected-error @below {{expected pieces of a unit that is resharded after the forward, over some of its axes ["local"], got ["shard"]}}
+fsdp.unit @u on @mesh shard ["local"] replicate ["shard"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8> {piece_axes = ["shard"], reshard_after_forward}
+
+// -----
+
+fsdp.mesh @mesh ["shard" = 2]
+// expected-error @below {{expected pieces of a unit that is resharded after the forward, over some of its axes ["shard"], got []}}
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8> {piece_axes = [], reshard_after_forward}
+
+// -----
+
 // F3: an unsharded gradient is a tensor.
 // expected-error @below {{expected a tensor as #fsdp.state<@u, unsharded_gradient>, got '!fsdp.shard<4xf32, 2>'}}
 func.func private @f(!fsdp.shard<4xf32, 2> {fsdp.state = #fsdp.state<@u, unsharded_gradient>})

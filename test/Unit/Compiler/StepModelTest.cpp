@@ -71,6 +71,10 @@ constexpr Options allOptions[] = {
     {"mesh=2x2 offload=optimizer storage-dtype=bf16 reduce-dtype=f32"},
     {"ranks=4 strategy=no_shard offload=all"},
     {"ranks=4 offload=params accumulate=2 no-sync"},
+    {"ranks=4 reshard-after-forward=2"},
+    {"ranks=8 reshard-after-forward=4 storage-dtype=bf16 reduce-dtype=f32"},
+    {"mesh=2x4 reshard-after-forward=2 accumulate=3"},
+    {"ranks=4 reshard-after-forward=2 offload=all"},
     {"ranks=4 grad-scaler=default", For::Scaled},
     {"ranks=4 sync-buffers=mean", For::BatchNorm},
     {"ranks=4 ignore=bias", For::Biased},
@@ -102,7 +106,7 @@ planner::Decisions draw(const planner::StepModel &model,
   for (size_t p = 0; p != model.programs.size(); ++p) {
     planner::ProgramDecisions &program = decisions.programs[p];
     for (planner::UnitDecision &unit : program.units) {
-      unit.keep = engine() % 3 == 0;
+      unit.keep = planner::Keep(engine() % 3);
       for (planner::UnitDecision::Gather &gather : unit.gathers)
         gather = {flip(), slots()};
       unit.reduction = {flip(), slots()};
@@ -200,7 +204,7 @@ protected:
         evaluate(limited, planner::makeDecisions(limited)).peakBytes;
     for (auto [number, policy] : llvm::enumerate(planner::allPolicies))
       compare(source, *built,
-              makeBaseline(limited, policy, /*keep=*/number % 3 == 1,
+              makeBaseline(limited, policy, planner::Keep(number % 3),
                            planner::Recompute(number / 3 % 3)),
               *costs, planner::getName(policy));
   }
@@ -260,6 +264,7 @@ std::string drawOptions(std::mt19937_64 &engine) {
     add({"", "", "strategy=hybrid_shard", "strategy=hybrid_shard_zero2"});
   else if (add({"ranks=1", "ranks=2", "ranks=3", "ranks=8"}))
     add({"", "", "strategy=shard_grad_op", "strategy=no_shard"});
+  add({"", "", "reshard-after-forward=2", "reshard-after-forward=4"});
   bool mayIgnore = true;
   if (add({"", "accumulate=2", "accumulate=3", "accumulate=5:mean"}))
     mayIgnore = !add({"", "no-sync", "no-all-reduce"});

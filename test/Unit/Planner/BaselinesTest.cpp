@@ -49,25 +49,25 @@ StepModel makeChain() {
 TEST(Baselines, HaveTheirTimesAndMemory) {
   StepModel model = makeChain();
   ASSERT_EQ(check(model), "");
-  auto price = [&](Policy policy, bool keep) {
+  auto price = [&](Policy policy, Keep keep) {
     Outcome outcome =
         evaluate(model, makeBaseline(model, policy, keep, Recompute::None));
     return std::make_pair(outcome.time, outcome.peakBytes);
   };
   // Six gathers, six computations, three reductions; while a reduction is
   // waited for, the next gather runs.
-  EXPECT_EQ(price(Policy::NoOverlap, false), std::make_pair(130l, 200l));
+  EXPECT_EQ(price(Policy::NoOverlap, Keep::None), std::make_pair(130l, 200l));
   // One gather, six computations, and one reduction after the last; h.2 cannot
   // be gathered again before its forward has ended. At the backward of h.1, it
   // and h.0 are there, and two gradients.
-  EXPECT_EQ(price(Policy::ManualBlock, false), std::make_pair(90l, 400l));
-  EXPECT_EQ(price(Policy::ManualBlock, true), std::make_pair(80l, 400l));
+  EXPECT_EQ(price(Policy::ManualBlock, Keep::None), std::make_pair(90l, 400l));
+  EXPECT_EQ(price(Policy::ManualBlock, Keep::All), std::make_pair(80l, 400l));
 }
 
 TEST(Baselines, LaunchAsFarAheadAsTheyDo) {
   StepModel model = makeChain();
   auto getAhead = [&](Policy policy, uint32_t unit, Phase phase) {
-    return makeBaseline(model, policy, false, Recompute::None)
+    return makeBaseline(model, policy, Keep::None, Recompute::None)
         .programs[0]
         .units[unit][phase]
         .ahead;
@@ -83,7 +83,8 @@ TEST(Baselines, IssueOneCallForEachModule) {
   StepModel model = makeTransformer(llama7B);
   for (Recompute recompute :
        {Recompute::None, Recompute::All, Recompute::Cheap}) {
-    Decisions decisions = makeBaseline(model, Policy::Fsdp1, false, recompute);
+    Decisions decisions =
+        makeBaseline(model, Policy::Fsdp1, Keep::None, recompute);
     Evaluator evaluator(model, 0);
     evaluator.evaluate(decisions.programs[0], decisions.resident);
     const std::vector<ComputeOp> &ops = model.programs[0].ops;
@@ -103,11 +104,11 @@ std::vector<StepModel> makeSteps() {
   for (const Shape &shape : {gpt2, llama7B, slow7B})
     for (double part : {0.0, 0.3, 1.0}) {
       StepModel model = makeTransformer(shape);
-      int64_t most = evaluate(model, makeBaseline(model, Policy::Fsdp2, true,
-                                                  Recompute::None))
+      int64_t most = evaluate(model, makeBaseline(model, Policy::Fsdp2,
+                                                  Keep::All, Recompute::None))
                          .peakBytes;
       int64_t least = evaluate(model, makeBaseline(model, Policy::NoOverlap,
-                                                   false, Recompute::All))
+                                                   Keep::None, Recompute::All))
                           .peakBytes;
       model.budget = least + int64_t(part * double(most - least));
       steps.push_back(std::move(model));
@@ -161,7 +162,7 @@ TEST(Baselines, KeepToWhatTheyLetFly) {
 TEST(Baselines, KeepToTheirBudgets) {
   for (const StepModel &model : makeSteps()) {
     auto findPeak = [&](Policy policy, Recompute recompute) {
-      return evaluate(model, makeBaseline(model, policy, false, recompute))
+      return evaluate(model, makeBaseline(model, policy, Keep::None, recompute))
           .peakBytes;
     };
     EXPECT_LE(findPeak(Policy::XlaLhs, Recompute::All), model.budget);
@@ -188,8 +189,8 @@ TEST(Baselines, KeepToTheirBudgets) {
 // that is kept.
 TEST(Baselines, TakeWhatFits) {
   for (const StepModel &model : makeSteps()) {
-    Decisions titan =
-        makeBaseline(model, Policy::TorchtitanMemory, false, Recompute::None);
+    Decisions titan = makeBaseline(model, Policy::TorchtitanMemory, Keep::None,
+                                   Recompute::None);
     std::vector<Recompute> &recompute = titan.programs[0].recompute;
     // What is cheap is worth more, and all modules are alike.
     auto last = std::find(recompute.rbegin(), recompute.rend(), Recompute::All);
@@ -204,13 +205,13 @@ TEST(Baselines, TakeWhatFits) {
       EXPECT_GT(evaluate(model, titan).peakBytes, model.budget);
     }
     Decisions kept =
-        makeBaseline(model, Policy::DeepCompileS, false, Recompute::All);
+        makeBaseline(model, Policy::DeepCompileS, Keep::None, Recompute::All);
     double least = 1e9, most = 0; // of time saved for each byte
     for (uint32_t unit = 0; unit != model.units.size(); ++unit) {
       const Traffic &own = model.programs[0].traffic[unit];
       double worth =
           double(own.gather.getDuration()) / double(own.gatheredBytes);
-      if (kept.programs[0].units[unit].keep)
+      if (kept.programs[0].units[unit].keep == Keep::All)
         least = std::min(least, worth);
       else if (model.units[unit].name != "embed") // not of the backward
         most = std::max(most, worth);
@@ -223,10 +224,10 @@ TEST(Baselines, TakeWhatFits) {
 TEST(Baselines, OfMegatronHaveTwoBuffers) {
   StepModel model = makeTransformer(llama7B, /*hasUnitPerBlock=*/true);
   Decisions decisions =
-      makeBaseline(model, Policy::Megatron, false, Recompute::All);
+      makeBaseline(model, Policy::Megatron, Keep::None, Recompute::All);
   Placement placement = place(model, 0, decisions);
   Decisions before =
-      makeBaseline(model, Policy::ManualBlock, false, Recompute::All);
+      makeBaseline(model, Policy::ManualBlock, Keep::None, Recompute::All);
   Placement other = place(model, 0, before);
   ASSERT_EQ(placement.reductions.size(), other.reductions.size());
   size_t later = 0;

@@ -20,7 +20,7 @@ namespace {
 /// them: where memory is as scarce as it can be for a step.
 void makeLean(ProgramDecisions &decisions, int kind) {
   for (UnitDecision &unit : decisions.units) {
-    unit.keep &= kind != 1;
+    unit.keep = kind == 1 ? Keep::None : unit.keep;
     for (UnitDecision::Gather &gather : unit.gathers) {
       gather.ahead = kind == 2 ? gather.ahead : 0;
       gather.joins &= kind < 3;
@@ -41,7 +41,8 @@ TEST(Bounds, AreBelowAnyDecisions) {
     if (i % 8 == 2) // costs that are rounded
       for (Program &program : model.programs)
         for (Traffic &unit : program.traffic)
-          unit.gather.transfer += random.get(0, 999);
+          unit.gather.transfer += random.get(0, 999),
+              unit.piece.gather.transfer += random.get(0, 999);
     Decisions decisions = makeRandomDecisions(random, model);
     for (size_t p = 0; p != model.programs.size(); ++p) {
       if (i % 5)
@@ -75,7 +76,7 @@ TEST(Bounds, LeaveAGradientToTheNextCall) {
     row.gradientBytes = 1;
     row.reduction = {1000, 20000};
   }
-  program.traffic[0].castBytes = 10;
+  program.traffic[0].heldBytes[size_t(Stream::Reduce)] = 10;
   auto add = [&](int64_t duration, uint32_t gradient, int64_t transient) {
     ComputeOp op;
     op.phase = Phase::Backward;
@@ -280,7 +281,7 @@ TEST(Bounds, SayThatABudgetIsTooSmall) {
 TEST(Bounds, AreCloseWhereMemoryIsNotScarce) {
   StepModel model = makeTransformer(llama7B);
   Outcome outcome = evaluate(
-      model, makeBaseline(model, Policy::Fsdp2, true, Recompute::None));
+      model, makeBaseline(model, Policy::Fsdp2, Keep::All, Recompute::None));
   auto bound = findBound(model);
   ASSERT_TRUE(bound);
   EXPECT_GT(double(bound->time), 0.97 * double(outcome.time));
@@ -303,9 +304,9 @@ TEST(Bounds, CountWhatIsRecomputedInItsBackward) {
 // Less memory never lowers a bound.
 TEST(Bounds, GrowAsTheBudgetShrinks) {
   StepModel model = makeTransformer(slow7B);
-  int64_t most =
-      evaluate(model, makeBaseline(model, Policy::Fsdp2, true, Recompute::None))
-          .peakBytes;
+  int64_t most = evaluate(model, makeBaseline(model, Policy::Fsdp2, Keep::All,
+                                              Recompute::None))
+                     .peakBytes;
   int64_t least = ProgramBounds(model, 0).boundBudget();
   int64_t before = 0;
   for (int i = 20; i >= 0; --i) {

@@ -45,7 +45,7 @@ TEST(DecisionsFile, SaysLittleOfWhatIsAsAlways) {
                                  "d.toml");
   ASSERT_TRUE(decisions);
   Decisions expected = makeDecisions(model);
-  expected.programs[1].units[0].keep = true;
+  expected.programs[1].units[0].keep = Keep::All;
   expected.programs[1].units[0][Phase::Backward].ahead = 3;
   EXPECT_TRUE(*decisions == expected);
 }
@@ -97,8 +97,13 @@ TEST(DecisionsFile, RejectsInOneSentence) {
   auto getUnitError = [](const std::string &unit) {
     return getError("version = 2\n[programs.last.units]\n\"h.0\" = " + unit);
   };
-  EXPECT_EQ(getUnitError("{ keep = 3 }"),
-            "d.toml: line 3: expected keep to be true or false, found 3");
+  EXPECT_EQ(
+      getUnitError("{ keep = 3 }"),
+      "d.toml: line 3: expected keep to be true, false or \"piece\", found 3");
+  EXPECT_EQ(getUnitError("{ keep = 'piece' }"),
+            "d.toml: line 3: expected keep to be true or false, since there "
+            "are no groups that keep pieces (--reshard-after-forward N), found "
+            "'piece'");
   EXPECT_EQ(getUnitError("{ forward = { ahead = -1 } }"),
             "d.toml: line 3: expected ahead to be a whole number from 0 to "
             "4096, found -1");

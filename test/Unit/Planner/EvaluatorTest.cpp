@@ -85,8 +85,10 @@ TEST(Evaluator, KnowsScenarios) {
     StepModel model = makeRandomModel(random, 5);
     for (ComputeOp &op : model.programs[0].ops)
       op.duration *= 10;
-    for (Traffic &row : model.programs[0].traffic)
+    for (Traffic &row : model.programs[0].traffic) {
       row.gather.transfer *= 4;
+      row.piece.copy *= 10;
+    }
     Decisions decisions = makeRandomDecisions(random, model);
     Outcome all = evaluate(model, decisions, scenarios);
     int64_t sum = 0;
@@ -94,11 +96,14 @@ TEST(Evaluator, KnowsScenarios) {
       StepModel other = model;
       for (ComputeOp &op : other.programs[0].ops)
         op.duration = std::llround(double(op.duration) * scenario.compute);
-      for (Traffic &row : other.programs[0].traffic)
+      for (Traffic &row : other.programs[0].traffic) {
+        row.piece.copy =
+            std::llround(double(row.piece.copy) * scenario.compute);
         for (CollectiveCost *cost :
-             {&row.gather, &row.reduction, &row.allReduce})
+             {&row.gather, &row.piece.gather, &row.reduction, &row.allReduce})
           cost->transfer =
               std::llround(double(cost->transfer) * scenario.network);
+      }
       Outcome own = evaluate(model, decisions, {scenario});
       ASSERT_EQ(own.time, evaluate(other, decisions).time) << i;
       ASSERT_EQ(own.peakBytes, all.peakBytes) << i;

@@ -65,7 +65,7 @@ TEST(Explanation, SaysWhatIsDecidedOtherwise) {
   before.programs[0].recompute[2] = after.programs[0].recompute[3] =
       Recompute::All;
   after.programs[0].recompute[4] = Recompute::Cheap;
-  after.programs[0].units[5].keep = true;
+  after.programs[0].units[5].keep = Keep::All;
   after.programs[0].units[6].reduction.joins = true;
   after.programs[0].units[7][Phase::Backward].ahead = 1;
   std::vector<std::pair<Change::Kind, std::string>> found;

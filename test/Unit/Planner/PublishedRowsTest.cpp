@@ -79,7 +79,7 @@ TEST(Transformer, RecomputesInFourWays) {
   for (int i = 0; i != 4; ++i) {
     StepModel model = makeStep(makeSetup(TrainingSetup::Recompute(i)));
     outcomes[i] =
-        evaluate(model, makeBaseline(model, Policy::Fsdp2, false,
+        evaluate(model, makeBaseline(model, Policy::Fsdp2, Keep::None,
                                      i ? Recompute::All : Recompute::None));
   }
   EXPECT_LT(outcomes[0].time, outcomes[1].time);

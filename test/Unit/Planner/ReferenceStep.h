@@ -38,13 +38,12 @@ public:
 
 private:
   struct Call {
-    bool isGather;
+    bool isGather, isOfPieces;
     Phase phase;
     std::vector<uint32_t> units;
     size_t slot, launch, wait;
     uint32_t launched = 0; // operations of the problem
     std::vector<uint32_t> awaited = {};
-    uint32_t awaitedAt = 0;
   };
 
   bool stays(uint32_t unit) const {
@@ -64,8 +63,8 @@ private:
     return program.traffic[unit].copyOut.has_value();
   }
   bool isKept(uint32_t unit) const {
-    return own.units[unit].keep || model.units[unit].staysGathered ||
-           stays(unit);
+    return own.units[unit].keep == Keep::All ||
+           model.units[unit].staysGathered || stays(unit);
   }
 
   void listComputations() {
@@ -115,12 +114,24 @@ private:
                      first.count({unit, Phase::Forward}) && isKept(unit);
       if (isThere(unit) || isAgain)
         continue;
+      const Piece &piece = program.traffic[unit].piece;
+      bool isOfPiece = phase == Phase::Backward &&
+                       first.count({unit, Phase::Forward}) && piece.bytes &&
+                       own.units[unit].keep == Keep::Piece;
+      auto isLike = [&](uint32_t other) {
+        return isOfPiece ? piece.group == program.traffic[other].piece.group
+                         : hasCopyIn(unit) == hasCopyIn(other);
+      };
       if (own.units[unit][phase].joins && !gathers.empty() &&
           gathers.back().phase == phase &&
-          hasCopyIn(unit) == hasCopyIn(gathers.back().units.back()))
+          gathers.back().isOfPieces == isOfPiece &&
+          isLike(gathers.back().units.back()))
         gathers.back().units.push_back(unit);
       else
-        gathers.push_back({true, phase, {unit}, findSlot(place), place, place});
+        gathers.push_back(
+            {true, isOfPiece, phase, {unit}, findSlot(place), place, place});
+      if (isOfPiece)
+        pieceAt[last[{unit, Phase::Forward}]] = unit;
     }
     for (auto [place, unit] : completeAt) {
       bool isRead = false; // something is updated since the last reduction
@@ -131,7 +142,7 @@ private:
           hasCopyOut(unit) == hasCopyOut(reductions.back().units.back()))
         reductions.back().units.push_back(unit);
       else
-        reductions.push_back({false, Phase::Backward, {unit}, 0, 0, 0});
+        reductions.push_back({false, false, Phase::Backward, {unit}, 0, 0, 0});
       reductions.back().slot = findSlot(place);
       reductions.back().launch = place;
     }
@@ -171,53 +182,37 @@ private:
   /// turns.
   uint32_t send(int64_t duration, Stream stream, uint32_t group,
                 std::vector<uint32_t> after = {}) {
-    std::vector<uint32_t> own = after;
     for (auto [other, op] : latest)
       if (!model.overlaps.empty() && model.overlaps[group][other])
         after.push_back(op);
-    latest[group] = add(duration, 1 + uint32_t(stream), std::move(after));
-    takes[latest[group]] = own;
-    return latest[group];
+    return latest[group] = add(duration, 1 + uint32_t(stream), after);
   }
 
-  /// Notes what has ended if this has: what it takes, and what is in front of
-  /// it on its stream.
-  void addEnded(uint32_t op, std::set<uint32_t> &ended) const {
-    std::vector<uint32_t> left = {op};
-    while (!left.empty()) {
-      uint32_t next = left.back();
-      left.pop_back();
-      if (!ended.insert(next).second)
+  /// For each operation beside computations, the first wait after which it has
+  /// ended: for it, or for something that has waited for it.
+  void findEnds() {
+    auto count = uint32_t(problem.operations.size());
+    ends.assign(count, count - 1);
+    std::set<uint32_t> ended;
+    for (uint32_t wait = 0; wait != count; ++wait) {
+      if (problem.operations[wait].stream != scheduling::computeStream)
         continue;
-      const scheduling::Operation &row = problem.operations[next];
-      auto taken = takes.find(next);
-      left.insert(left.end(),
-                  taken == takes.end() ? row.after.begin()
-                                       : taken->second.begin(),
-                  taken == takes.end() ? row.after.end() : taken->second.end());
-      for (uint32_t before = next; before-- != 0;)
-        if (problem.operations[before].stream == row.stream) {
-          left.push_back(before);
-          break;
-        }
+      std::vector<uint32_t> left = problem.operations[wait].after;
+      while (!left.empty()) {
+        uint32_t next = left.back();
+        left.pop_back();
+        if (!ended.insert(next).second)
+          continue;
+        ends[next] = wait;
+        const scheduling::Operation &row = problem.operations[next];
+        left.insert(left.end(), row.after.begin(), row.after.end());
+        for (uint32_t before = next; before-- != 0;)
+          if (problem.operations[before].stream == row.stream) {
+            left.push_back(before);
+            break;
+          }
+      }
     }
-  }
-
-  /// The wait after which all of a reduction has ended: for it, or for a gather
-  /// that takes a later copy.
-  uint32_t findEnd(const Call &call) const {
-    uint32_t end = call.awaitedAt;
-    if (std::none_of(program.traffic.begin(), program.traffic.end(),
-                     [](const Traffic &row) { return row.copyIn.has_value(); }))
-      return end; // no gather says anything
-    for (auto [gather, wait] : gatherWait) {
-      std::set<uint32_t> ended;
-      addEnded(gather->launched, ended);
-      if (std::all_of(call.awaited.begin(), call.awaited.end(),
-                      [&](uint32_t op) { return ended.count(op) != 0; }))
-        end = std::min(end, wait);
-    }
-    return end;
   }
 
   template <typename GetCost>
@@ -237,11 +232,15 @@ private:
     if (call.isGather) {
       std::vector<uint32_t> after;
       for (uint32_t unit : call.units)
-        if (auto copy = program.traffic[unit].copyIn)
+        if (auto copy = program.traffic[unit].copyIn; copy && !call.isOfPieces)
           after.push_back(add(*copy, copies));
-      call.launched =
-          send(getDuration(call, [](auto &row) { return row.gather; }),
-               Stream::Gather, row.gatherGroup, after);
+      call.launched = send(
+          getDuration(call,
+                      [&](auto &row) {
+                        return call.isOfPieces ? row.piece.gather : row.gather;
+                      }),
+          Stream::Gather, call.isOfPieces ? row.piece.group : row.gatherGroup,
+          after);
       call.awaited = {call.launched};
       return;
     }
@@ -272,7 +271,7 @@ private:
             call.launch > place || (isEarly && call.launch == place))
           return;
         isAwaited.insert(&call);
-        call.awaitedAt = add(0, 0, call.awaited);
+        add(0, 0, call.awaited);
       };
       for (Call &call : reductions)
         waitFor(call, true);
@@ -285,7 +284,7 @@ private:
       for (Call &call : gathers)
         for (uint32_t unit : call.units)
           if (first[{unit, call.phase}] == place)
-            gatherWait.try_emplace(&call, add(0, 0, call.awaited));
+            add(0, 0, call.awaited);
       for (Call &call : reductions)
         waitFor(call, false);
       if (place == runs.size())
@@ -294,6 +293,9 @@ private:
       if (op.awaits != nobody)
         add(0, 0, {fixed[op.awaits]});
       number.push_back(add(op.duration, 0));
+      if (pieceAt.count(place))
+        copied[pieceAt[place]] =
+            add(program.traffic[pieceAt[place]].piece.copy, 0);
       if (op.launches != nobody) {
         const FixedCall &call = program.calls[op.launches];
         fixed.push_back(call.stream == Stream::Copy
@@ -310,32 +312,40 @@ private:
   }
 
   void addMemory() {
+    findEnds();
     auto end = uint32_t(problem.operations.size()) - 1;
     for (Call &call : gathers)
       for (uint32_t unit : call.units) {
         const Traffic &row = program.traffic[unit];
-        hold(row.sentBytes, call.launched, gatherWait[&call]);
+        if (call.isOfPieces)
+          hold(row.piece.bytes, copied[unit], ends[call.launched]);
+        else
+          hold(row.sentBytes, call.launched, ends[call.launched]);
         Phase phase = isKept(unit) && last.count({unit, Phase::Backward})
                           ? Phase::Backward
                           : call.phase;
+        bool isCopied = phase == Phase::Forward && copied.count(unit);
         hold(stays(unit) ? 0 : row.gatheredBytes, call.launched,
-             number[last[{unit, phase}]]);
+             isCopied ? copied[unit] : number[last[{unit, phase}]]);
       }
     for (uint32_t unit = 0; unit != model.units.size(); ++unit)
       if (resident[unit])
         hold(model.units[unit].residentBytes, 0, end);
-    for (Call &call : reductions) {
-      uint32_t done = findEnd(call);
+    for (Call &call : reductions)
       for (uint32_t unit : call.units) {
         const Traffic &row = program.traffic[unit];
         hold(row.gradientBytes, number[gradient[unit]],
-             row.isCast ? call.launched : done);
-        hold(row.castBytes, call.launched, done);
+             row.isCast ? call.launched : ends[call.awaited.front()]);
+        for (uint32_t op : call.awaited) // of a stream, the last
+          if (op == call.awaited.back() ||
+              problem.operations[op].stream !=
+                  problem.operations[op + 1].stream)
+            hold(row.heldBytes[problem.operations[op].stream - 1],
+                 call.launched, ends[op]);
         hold(row.reducedBytes, call.launched, end);
         hold(row.resultBytes, call.launched,
              lastUpdate.count(unit) ? number[lastUpdate[unit]] : end);
       }
-    }
     // What is left to the end, and what ends, in whatever order.
     std::vector<std::pair<uint32_t, int64_t>> left;
     for (size_t i = 0; i != runs.size(); ++i) {
@@ -376,12 +386,13 @@ private:
   std::map<std::pair<uint32_t, Phase>, size_t> first, last;
   std::map<uint32_t, size_t> gradient, update, lastUpdate;
   std::map<size_t, uint32_t> completeAt;
+  std::map<size_t, uint32_t> pieceAt;  // of units, by place
+  std::map<uint32_t, uint32_t> copied; // operations, by unit
   std::vector<Call> gathers, reductions;
   std::set<const Call *> isAwaited;
-  std::map<const Call *, uint32_t> gatherWait;     // the first
-  std::map<uint32_t, uint32_t> latest;             // by group
-  std::map<uint32_t, std::vector<uint32_t>> takes; // of collectives, no turns
-  std::vector<uint32_t> number; // of each computation, in the problem
+  std::map<uint32_t, uint32_t> latest; // by group
+  std::vector<uint32_t> ends;          // by operation
+  std::vector<uint32_t> number;        // of each computation, in the problem
 };
 
 /// The machine of Scheduling.h, one nanosecond after the other. A collective

@@ -52,6 +52,13 @@ void setRecomputes(const StepModel &model, std::vector<size_t> &sizes) {
     sizes[i] = isCheap(program, program.recomputable[i]) ? 3 : 2;
 }
 
+/// What may be kept of units.
+void setKeeps(const StepModel &model, std::vector<size_t> &sizes,
+              size_t begin) {
+  for (size_t u = 0; u != model.units.size(); ++u)
+    sizes[begin + u] = model.programs[0].traffic[u].piece.bytes ? 3 : 2;
+}
+
 /// Of the baselines that keep to the budget, the fastest as predicted.
 Outcome findBestBaseline(const StepModel &model,
                          const std::vector<Scenario> &scenarios) {
@@ -83,6 +90,7 @@ int64_t searchByForce(const StepModel &model,
   // or reduced joins nothing.
   std::vector<size_t> sizes(groups + 4 * units, 2);
   setRecomputes(model, sizes);
+  setKeeps(model, sizes, groups);
   sizes[groups + units] = sizes[groups + 4 * units - 1] = 1;
   enumerate(sizes, [&](const std::vector<size_t> &digits) {
     for (size_t g = 0; g != groups; ++g)
@@ -90,12 +98,12 @@ int64_t searchByForce(const StepModel &model,
           Recompute(digits[g]);
     for (size_t u = 0; u != units; ++u) {
       UnitDecision &unit = wanted.units[u];
-      unit.keep = digits[groups + u];
+      unit.keep = Keep(digits[groups + u]);
       unit[Phase::Forward].joins = digits[groups + units + u];
       unit[Phase::Backward].joins = digits[groups + 2 * units + u];
       unit.reduction.joins = digits[groups + 3 * units + u];
       // What is not gathered joins nothing.
-      if (unit.keep && unit[Phase::Backward].joins)
+      if (unit.keep == Keep::All && unit[Phase::Backward].joins)
         return;
     }
     for (auto [ahead, wait] : limits) {
@@ -128,9 +136,9 @@ void keepRecomputable(Program &program, size_t most) {
 void drawBudget(Random &random, StepModel &model) {
   model.budget = 0;
   int64_t least = search(model).outcome.peakBytes;
-  int64_t most =
-      evaluate(model, makeBaseline(model, Policy::Fsdp2, true, Recompute::None))
-          .peakBytes;
+  int64_t most = evaluate(model, makeBaseline(model, Policy::Fsdp2, Keep::All,
+                                              Recompute::None))
+                     .peakBytes;
   model.budget = random.get(least, std::max(least, most));
 }
 
@@ -177,6 +185,7 @@ int64_t searchLaunchesByForce(const StepModel &model, size_t mostSlotsAway) {
   std::vector<uint8_t> resident(units, false);
   std::vector<size_t> sizes(groups + 4 * units, 2);
   setRecomputes(model, sizes);
+  setKeeps(model, sizes, groups);
   sizes[groups + units] = sizes[groups + 4 * units - 1] = 1;
   sizes.insert(sizes.end(), 3 * units, mostSlotsAway + 1);
   sizes[groups + 4 * units] = 1; // the first gather starts at once
@@ -188,13 +197,13 @@ int64_t searchLaunchesByForce(const StepModel &model, size_t mostSlotsAway) {
     for (size_t u = 0; u != units; ++u) {
       auto digit = [&](size_t i) { return digits[groups + i * units + u]; };
       UnitDecision &unit = decisions.units[u];
-      unit.keep = digit(0);
+      unit.keep = Keep(digit(0));
       unit[Phase::Forward] = {digit(1) != 0, uint16_t(digit(4))};
       unit[Phase::Backward] = {digit(2) != 0, uint16_t(digit(5))};
       unit.reduction = {digit(3) != 0, uint16_t(digit(6))};
       // What is not gathered, or joins, is launched nowhere.
-      if ((unit.keep && (digit(2) || digit(5))) || (digit(1) && digit(4)) ||
-          (digit(3) && digit(6)))
+      if ((unit.keep == Keep::All && (digit(2) || digit(5))) ||
+          (digit(1) && digit(4)) || (digit(3) && digit(6)))
         return;
     }
     Outcome outcome = evaluator.evaluate(decisions, resident);
@@ -353,9 +362,9 @@ TEST(Search, HoldsNothingThatWinsNoTime) {
 // cost nothing; where the network is faster it does.
 TEST(Search, RecomputesNothingThatWinsNoTime) {
   StepModel model = makeTransformer(slow7B);
-  model.budget =
-      evaluate(model, makeBaseline(model, Policy::Fsdp1, true, Recompute::None))
-          .peakBytes;
+  model.budget = evaluate(model, makeBaseline(model, Policy::Fsdp1, Keep::All,
+                                              Recompute::None))
+                     .peakBytes;
   SearchAnswer answer = search(model, makeSearchOptions(4000, true));
   ASSERT_TRUE(answer.isFeasible);
   for (Recompute recompute : answer.decisions.programs[0].recompute)
@@ -466,7 +475,7 @@ std::vector<Outcome> listTuned(const StepModel &model) {
   size_t modules = model.modules.size();
   for (Policy policy :
        {Policy::NoOverlap, Policy::Fsdp1, Policy::Fsdp2, Policy::ManualBlock})
-    for (bool keep : {false, true}) {
+    for (Keep keep : {Keep::None, Keep::All}) {
       Decisions none = makeBaseline(model, policy, keep, Recompute::None);
       Decisions all = makeBaseline(model, policy, keep, Recompute::All);
       for (size_t i = 1; i < 3 * modules; ++i) {
@@ -505,9 +514,9 @@ void printTable(const Shape &shape, int64_t evaluations) {
   ASSERT_EQ(check(model), "");
   model.budget = 0;
   int64_t least = search(model).outcome.peakBytes;
-  int64_t most =
-      evaluate(model, makeBaseline(model, Policy::Fsdp2, true, Recompute::None))
-          .peakBytes;
+  int64_t most = evaluate(model, makeBaseline(model, Policy::Fsdp2, Keep::All,
+                                              Recompute::None))
+                     .peakBytes;
   std::vector<Outcome> tunedRows = listTuned(model);
   for (double part : {0.0, 0.1, 0.3, 0.6, 1.0}) {
     model.budget = least + int64_t(part * double(most - least));
@@ -546,9 +555,9 @@ std::vector<double> compareRobust(const Shape &shape, int64_t evaluations,
   StepModel model = makeTransformer(shape);
   model.budget = 0;
   int64_t least = search(model).outcome.peakBytes;
-  int64_t most =
-      evaluate(model, makeBaseline(model, Policy::Fsdp2, true, Recompute::None))
-          .peakBytes;
+  int64_t most = evaluate(model, makeBaseline(model, Policy::Fsdp2, Keep::All,
+                                              Recompute::None))
+                     .peakBytes;
   constexpr std::array<double, 5> parts = {0.02, 0.1, 0.3, 0.6, 1};
   for (double part : parts)
     for (uint64_t seed : {1, 2}) {

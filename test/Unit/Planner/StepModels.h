@@ -49,6 +49,7 @@ public:
     for (uint32_t i = numUnits; i-- != 0;)
       addBackward(i);
     addLives();
+    addPieces();
     finish(isMicroBatched);
     return std::move(model);
   }
@@ -78,7 +79,7 @@ private:
       traffic.sentBytes = random.get(0, 2) ? 0 : random.get(1, 10);
       traffic.gradientBytes = traffic.gatheredBytes * random.get(1, 2);
       traffic.isCast = random.get(0, 2) == 0;
-      traffic.castBytes = random.get(0, 2) ? 0 : random.get(1, 10);
+      int64_t held = random.get(0, 2) ? 0 : random.get(1, 10);
       traffic.reducedBytes = random.get(0, 2) ? 0 : random.get(1, 10);
       traffic.resultBytes = random.get(0, 2) ? 0 : random.get(1, 10);
       traffic.gather = makeCost();
@@ -92,6 +93,18 @@ private:
         traffic.copyIn = random.get(0, 20);
       if (isOffloaded && random.get(0, 3))
         traffic.copyOut = random.get(0, 20);
+      // By what there is, in parts.
+      std::vector<Stream> last;
+      if (traffic.isReduced)
+        last.push_back(Stream::Reduce);
+      if (traffic.isAllReduced)
+        last.push_back(Stream::AllReduce);
+      if (traffic.copyOut)
+        last.push_back(Stream::Copy);
+      for (size_t s = 0; s != last.size(); ++s)
+        traffic.heldBytes[size_t(last[s])] =
+            held * int64_t(s + 1) / int64_t(last.size()) -
+            held * int64_t(s) / int64_t(last.size());
       traffic.allReduceGroup = hasGroups;
       if (hasGroups && isReplicated)
         traffic.allReduceGroup = 2;
@@ -99,6 +112,19 @@ private:
       model.modules.push_back(unit.name);
       program.traffic.push_back(traffic);
     }
+  }
+
+  /// Of some units of some models; nothing else is drawn differently for them.
+  void addPieces() {
+    Random own(uint64_t(64 * model.contention + model.persistentBytes));
+    if (own.flip())
+      return;
+    for (Traffic &traffic : program.traffic)
+      if (own.get(0, 3))
+        traffic.piece = {own.get(1, traffic.gatheredBytes),
+                         own.get(0, 5),
+                         {own.get(0, 3) * 1000, own.get(1, 30) * 1000},
+                         model.overlaps.empty() ? 0 : uint32_t(own.get(0, 2))};
   }
 
   uint32_t add(ComputeOp op) {
@@ -285,8 +311,12 @@ inline Decisions makeRandomDecisions(Random &random, const StepModel &model) {
   Decisions decisions = makeDecisions(model);
   for (size_t p = 0; p != model.programs.size(); ++p) {
     ProgramDecisions &program = decisions.programs[p];
-    for (UnitDecision &unit : program.units) {
-      unit.keep = random.get(0, 2) == 0;
+    for (size_t u = 0; u != program.units.size(); ++u) {
+      UnitDecision &unit = program.units[u];
+      constexpr Keep keeps[] = {Keep::All, Keep::Piece, Keep::None};
+      unit.keep = keeps[random.get(0, 2)];
+      if (!model.programs[p].traffic[u].piece.bytes && unit.keep == Keep::Piece)
+        unit.keep = Keep::None;
       for (UnitDecision::Gather &gather : unit.gathers)
         gather = {random.flip(), uint16_t(random.get(0, 5))};
       unit.reduction = {random.flip(), uint16_t(random.get(0, 5))};

@@ -181,23 +181,27 @@ int64_t RankGroup::getNumRanks() const {
   return ranks;
 }
 
+RankGroup getRankGroup(MeshOp mesh, ArrayRef<StringRef> axes) {
+  RankGroup group = {mesh, {}};
+  for (auto axis : mesh.getAxes().getAsRange<AxisAttr>())
+    if (axis.getSize() > 1 &&
+        llvm::is_contained(axes, axis.getName().getValue()))
+      group.axes.push_back(axis);
+  return group;
+}
+
 RankGroup getRankGroup(CollectiveOpInterface collective,
                        SymbolTableCollection &symbols) {
   FlatSymbolRefAttr name = collective.getMeshAttr();
   if (FlatSymbolRefAttr unit = collective.getUnitAttr(); unit && !name)
     if (auto op = symbols.lookupNearestSymbolFrom<UnitOp>(collective, unit))
       name = op.getMeshAttr();
-  RankGroup group;
+  MeshOp mesh;
   if (name)
-    group.mesh = symbols.lookupNearestSymbolFrom<MeshOp>(collective, name);
-  if (!group.mesh)
-    return group;
-  SmallVector<StringRef> axes = collective.getGroupAxes();
-  for (auto axis : group.mesh.getAxes().getAsRange<AxisAttr>())
-    if (axis.getSize() > 1 &&
-        llvm::is_contained(axes, axis.getName().getValue()))
-      group.axes.push_back(axis);
-  return group;
+    mesh = symbols.lookupNearestSymbolFrom<MeshOp>(collective, name);
+  if (!mesh)
+    return {};
+  return getRankGroup(mesh, collective.getGroupAxes());
 }
 
 bool isCopy(Operation *op) {
@@ -319,6 +323,20 @@ LogicalResult UnitOp::verifySymbolUses(SymbolTableCollection &symbols) {
   if (getReshardAfterForward() && getKeptAfterBackward())
     return emitOpError("expected a unit that is kept after the backward not to "
                        "be resharded after the forward");
+  ArrayAttr pieces = getPieceAxesAttr();
+  auto isPart = [&] {
+    Attribute const *next = getShardAxes().begin();
+    for (Attribute axis : pieces) {
+      next = std::find(next, getShardAxes().end(), axis);
+      if (next++ == getShardAxes().end())
+        return false;
+    }
+    return !pieces.empty() && pieces.size() < getShardAxes().size();
+  };
+  if (pieces && !(getReshardAfterForward() && isPart()))
+    return emitOpError("expected pieces of a unit that is resharded after the "
+                       "forward, over some of its axes ")
+           << getShardAxes() << ", got " << pieces;
   return success();
 }
 

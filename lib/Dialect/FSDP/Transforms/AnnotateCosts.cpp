@@ -139,19 +139,27 @@ void Costs::measure(const archive::Profile &profile) {
 }
 
 /// Collectives over the same ranks go the same way. Of those along different
-/// axes of a mesh, some are in a node, and others between nodes.
+/// axes of a mesh, some are in a node, and others between nodes; but where
+/// their groups share ranks, they take turns. That is the same for all programs
+/// of a step, whatever is decided about it.
 static bool sharesLink(func::FuncOp step, const planner::Hardware &hardware) {
-  SymbolTableCollection symbols;
-  std::optional<RankGroup> first;
-  for (auto collective : step.getOps<CollectiveOpInterface>()) {
-    RankGroup group = getRankGroup(collective, symbols);
-    if (group.axes.empty())
-      continue;
-    if (first && first->axes != group.axes)
-      return false;
-    first = group;
+  SmallVector<RankGroup> groups;
+  auto module = step->getParentOfType<ModuleOp>();
+  for (auto unit : module.getOps<UnitOp>()) {
+    auto mesh =
+        SymbolTable::lookupNearestSymbolFrom<MeshOp>(unit, unit.getMeshAttr());
+    for (ArrayAttr axes : {unit.getShardAxes(), unit.getReplicateAxes()}) {
+      RankGroup group = getRankGroup(
+          mesh, llvm::to_vector(axes.getAsValueRange<StringAttr>()));
+      if (group.axes.empty() || llvm::is_contained(groups, group))
+        continue;
+      for (const RankGroup &other : groups)
+        if (!group.overlaps(other))
+          return false;
+      groups.push_back(group);
+    }
   }
-  return hardware.sharedLink && first;
+  return hardware.sharedLink && !groups.empty();
 }
 
 void Costs::annotate(func::FuncOp step) {

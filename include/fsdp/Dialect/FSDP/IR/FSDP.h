@@ -193,6 +193,9 @@ mlir::Value skipCopies(mlir::Value value);
 LaunchOpInterface createLaunch(mlir::OpBuilder &builder,
                                mlir::Operation *logical);
 
+/// The group along axes of a mesh.
+RankGroup getRankGroup(MeshOp mesh, llvm::ArrayRef<llvm::StringRef> axes);
+
 /// The group of a collective, whose unit or mesh is looked up in `symbols`.
 RankGroup getRankGroup(CollectiveOpInterface collective,
                        mlir::SymbolTableCollection &symbols);

@@ -102,9 +102,9 @@ def FSDP_UnitOp : FSDP_Op<"unit", [Symbol, DeclareOpInterfaceMethods<SymbolUserO
     parameters that are in no other unit, or those of one element type: it stays
     gathered where others may be freed, since the backward starts with it. A unit with
     `reshard_after_forward` does not keep its gathered parameters from one phase
-    to the next: each phase that uses them has a gather of its own, and where
-    there are groups that keep pieces, the backward's is of these. A unit that is
-    `kept_after_backward` stays gathered from the first micro-batch of a step to
+    to the next: each phase that uses them has a gather of its own. Over
+    `piece_axes` the ranks keep pieces of what the forward has gathered, and the
+    backward gathers these. A unit that is `kept_after_backward` stays gathered from the first micro-batch of a step to
     the last.
 
     Example:
@@ -124,13 +124,16 @@ def FSDP_UnitOp : FSDP_Op<"unit", [Symbol, DeclareOpInterfaceMethods<SymbolUserO
     * C3: the layout's `padded` is a multiple of the number of shards.
     * C4: the element types are floats.
     * C5: what is kept after the backward is not resharded after the forward.
+    * C6: pieces are kept of what is resharded after the forward, over some of the
+      axes over which it is sharded, in their order.
   }];
   let arguments = (ins SymbolNameAttr:$sym_name, FlatSymbolRefAttr:$mesh,
                        StrArrayAttr:$shard_axes, StrArrayAttr:$replicate_axes,
                        TypeAttr:$storage, TypeAttr:$reduce,
                        FSDP_LayoutAttr:$layout, UnitAttr:$root,
                        UnitAttr:$reshard_after_forward,
-                       UnitAttr:$kept_after_backward);
+                       UnitAttr:$kept_after_backward,
+                       OptionalAttr<StrArrayAttr>:$piece_axes);
   let assemblyFormat = [{
     $sym_name `on` $mesh `shard` $shard_axes `replicate` $replicate_axes `storage` $storage `reduce` $reduce
     `layout` $layout attr-dict

@@ -20,13 +20,11 @@ bool isBackward(Operation *op) {
          (isa<aten::CallOp>(op) && getGatherPhase(op) == aten::Phase::Backward);
 }
 
-BackwardCopies::BackwardCopies(func::FuncOp step, ArrayAttr keptAxes)
+BackwardCopies::BackwardCopies(func::FuncOp step)
     : block(step.getBody().front()), symbols(step->getParentOfType<ModuleOp>()),
-      builder(step.getContext()), keptAxes(keptAxes) {
+      builder(step.getContext()) {
   for (Operation &op : block) {
     positions[&op] = positions.size();
-    if (auto piece = dyn_cast<PieceOp>(op))
-      this->keptAxes = piece.getAxes();
     auto gather = dyn_cast<UnshardOp>(op);
     if (gather && getGatherPhase(gather.getPhase()) == aten::Phase::Backward)
       gathers.try_emplace(gather.getUnitAttr(), gather);
@@ -93,23 +91,14 @@ BackwardCopies::getNeeded(Value value,
   return ordered;
 }
 
-/// Whether ranks along the axes have only some of the shards of the unit.
-static bool isPart(ArrayAttr axes, UnitOp unit) {
-  return axes && axes.size() < unit.getShardAxes().size() &&
-         llvm::all_of(
-             axes,
-             [&](Attribute axis) {
-               return llvm::is_contained(unit.getShardAxes(), axis);
-             });
-}
-
 /// What the backward gathers, and over which axes: a piece of what the forward
-/// has gathered, if there are small groups for that; where it is taken is for a
-/// schedule to say.
+/// has gathered, if the unit says so; where it is taken is for a schedule to
+/// say.
 std::pair<ArrayAttr, Value> BackwardCopies::getKept(UnshardOp gather) {
   auto unit = symbols.lookup<UnitOp>(gather.getUnit());
   auto mesh = symbols.lookup<MeshOp>(unit.getMesh());
-  if (!isPart(keptAxes, unit)) {
+  ArrayAttr axes = unit.getPieceAxesAttr();
+  if (!axes) {
     Value shard = gather.getShard();
     if (auto copy = shard.getDefiningOp<CopyOp>())
       shard =
@@ -119,11 +108,10 @@ std::pair<ArrayAttr, Value> BackwardCopies::getKept(UnshardOp gather) {
   }
   OpBuilder::InsertionGuard guard(builder);
   builder.setInsertionPointAfter(gather);
-  Type piece = unit.getPieceType(mesh.getGroupSize(keptAxes),
+  Type piece = unit.getPieceType(mesh.getGroupSize(axes),
                                  gather.getFull().getType().getElementType());
-  return {keptAxes,
-          PieceOp::create(builder, gather.getLoc(), piece, gather.getUnit(),
-                          keptAxes, gather.getFull())};
+  return {axes, PieceOp::create(builder, gather.getLoc(), piece,
+                                gather.getUnit(), axes, gather.getFull())};
 }
 
 /// The unit as gathered for the backward, in front of `user` if not before.

@@ -20,8 +20,8 @@ namespace fsdp {
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h.inc"
 
 /// Gives the backward a gather of its own, of each unit that is resharded.
-static void splitGathers(func::FuncOp step, ArrayAttr kept) {
-  BackwardCopies copies(step, kept);
+static void splitGathers(func::FuncOp step) {
+  BackwardCopies copies(step);
   BackwardCopies::Operations parameters = copies.findParameters(
       [](UnitOp unit) { return unit.getReshardAfterForward(); });
   IRMapping mapping;
@@ -36,40 +36,58 @@ static void splitGathers(func::FuncOp step, ArrayAttr kept) {
 }
 
 void eraseGather(UnshardOp gather) {
-  auto copy = gather.getShard().getDefiningOp<CopyOp>();
+  Operation *source = gather.getShard().getDefiningOp();
   gather.erase();
-  if (copy && copy->use_empty())
-    copy.erase();
+  if (isa_and_nonnull<CopyOp, PieceOp>(source) && source->use_empty())
+    source->erase();
 }
 
-/// Lets the gather of the forward serve the backward, of each unit that is not.
+/// Lets the gather of the forward serve the backward, of each unit that is not,
+/// or of which the backward gathers something else than it should.
 static void mergeGathers(func::FuncOp step) {
   SymbolTable symbols(step->getParentOfType<ModuleOp>());
   DenseMap<Attribute, UnshardOp> first;
   for (auto gather : llvm::make_early_inc_range(step.getOps<UnshardOp>())) {
-    if (symbols.lookup<UnitOp>(gather.getUnit()).getReshardAfterForward())
-      continue;
     auto [entry, isNew] = first.try_emplace(gather.getUnitAttr(), gather);
     if (isNew)
+      continue;
+    auto unit = symbols.lookup<UnitOp>(gather.getUnit());
+    bool isOfPiece = gather.getShard().getDefiningOp<PieceOp>();
+    if (unit.getReshardAfterForward() &&
+        isOfPiece == bool(unit.getPieceAxesAttr()))
       continue;
     gather.replaceAllUsesWith(entry->second.getFull());
     eraseGather(gather);
   }
 }
 
-void applyReshard(func::FuncOp step, ArrayAttr kept) {
-  splitGathers(step, kept);
+void applyReshard(func::FuncOp step) {
   mergeGathers(step);
+  splitGathers(step);
 }
 
-void setReshardAfterForward(func::FuncOp step, bool reshard, ArrayAttr kept) {
+/// Whether ranks along the axes have only some of the shards of the unit.
+static bool isPart(ArrayAttr axes, UnitOp unit) {
+  return axes && axes.size() < unit.getShardAxes().size() &&
+         llvm::all_of(
+             axes,
+             [&](Attribute axis) {
+               return llvm::is_contained(unit.getShardAxes(), axis);
+             });
+}
+
+void setReshardAfterForward(func::FuncOp step, bool reshard,
+                            ArrayAttr pieceAxes) {
   // The backward starts where the forward ends, with the root: freeing it in
   // between would only mean to gather it at once again.
-  for (auto unit : step->getParentOfType<ModuleOp>().getOps<UnitOp>())
+  for (auto unit : step->getParentOfType<ModuleOp>().getOps<UnitOp>()) {
     unit.setReshardAfterForward(reshard && !unit.getRoot() &&
                                 !unit.getKeptAfterBackward() &&
                                 !unit.getShardAxes().empty());
-  applyReshard(step, kept);
+    bool keepsPiece = unit.getReshardAfterForward() && isPart(pieceAxes, unit);
+    unit.setPieceAxesAttr(keepsPiece ? pieceAxes : ArrayAttr());
+  }
+  applyReshard(step);
 }
 
 /// Splits an axis into groups of so many ranks, in the mesh and in whatever is

@@ -147,7 +147,7 @@ LogicalResult ShardUnits::create(func::FuncOp first, MeshOp mesh,
         builder, first.getLoc(), unit.name, mesh.getSymName(), shard, replicate,
         decision.storage ? decision.storage : front.storage,
         decision.reduce ? decision.reduce : front.reduce, *layout, unit.isRoot,
-        decision.reshard, decision.keep);
+        decision.reshard, decision.keep, /*piece_axes=*/ArrayAttr());
     symbols.insert(unit.op, Block::iterator(first)); // which may rename it
     remark::passed(first.getLoc(), getRemark("fsdp-shard", "unit", first))
         << remark::metric("Unit", unit.op.getSymName())

@@ -109,7 +109,9 @@ static std::string findPlannerConflict(const llvm::StringSet<> &names,
         part == "strategy" && (options.strategy == Strategy::NoShard ||
                                options.strategy == Strategy::HybridShard ||
                                options.strategy == Strategy::FullShard);
-    if (names.contains(part) && !isMerge && !isReplicated)
+    bool isOfPieces = part == "reshard-after-forward" &&
+                      options.reshardAfterForward.group > 1;
+    if (names.contains(part) && !isMerge && !isReplicated && !isOfPieces)
       return self + ": decides what --" + part.str() +
              " says; give one of the two";
   }

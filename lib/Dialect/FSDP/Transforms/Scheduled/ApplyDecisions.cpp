@@ -209,7 +209,8 @@ LogicalResult applyDecisions(ArrayRef<func::FuncOp> programs,
                              const BuiltModel &built,
                              const planner::Decisions &decisions) {
   auto module = programs.front()->getParentOfType<ModuleOp>();
-  llvm::StringMap<bool> isKept; // by unit, in any program
+  llvm::StringMap<bool> isKept, isKeptInPart; // by unit, in any program
+  ArrayAttr pieceAxes = getPieceAxes(module);
   auto setKeptAfterBackward = [&](bool isOfStep) {
     for (auto [index, unit] : llvm::enumerate(module.getOps<UnitOp>()))
       unit.setKeptAfterBackward(isOfStep && decisions.resident[index] &&
@@ -222,11 +223,18 @@ LogicalResult applyDecisions(ArrayRef<func::FuncOp> programs,
     setKeptAfterBackward(built.model.programs[number].role !=
                          planner::Program::Role::Whole);
     setReshardAfterForward(program, true);
-    for (auto [index, unit] : llvm::enumerate(module.getOps<UnitOp>()))
-      if (unit.getReshardAfterForward() && own.units[index].keep) {
+    for (auto [index, unit] : llvm::enumerate(module.getOps<UnitOp>())) {
+      if (!unit.getReshardAfterForward())
+        continue;
+      if (own.units[index].keep == planner::Keep::All) {
         unit.setReshardAfterForward(false);
         isKept[unit.getSymName()] = true;
+      } else if (own.units[index].keep == planner::Keep::Piece &&
+                 built.model.programs[number].traffic[index].piece.bytes) {
+        unit.setPieceAxesAttr(pieceAxes);
+        isKeptInPart[unit.getSymName()] = true;
       }
+    }
     applyReshard(program);
     keepGathered(program);
     std::vector<RecomputedModule> modules;
@@ -243,9 +251,13 @@ LogicalResult applyDecisions(ArrayRef<func::FuncOp> programs,
     order->write();
   }
   setKeptAfterBackward(true);
-  for (auto unit : module.getOps<UnitOp>())
+  for (auto unit : module.getOps<UnitOp>()) {
     if (unit.getKeptAfterBackward() || isKept.lookup(unit.getSymName()))
       unit.setReshardAfterForward(false);
+    bool keepsPiece =
+        unit.getReshardAfterForward() && isKeptInPart.lookup(unit.getSymName());
+    unit.setPieceAxesAttr(keepsPiece ? pieceAxes : ArrayAttr());
+  }
   return success();
 }
 

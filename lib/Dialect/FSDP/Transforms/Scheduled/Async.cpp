@@ -65,35 +65,40 @@ LogicalResult makeAsync(func::FuncOp step) {
         lastUse[root] = &op;
     }
   }
-  for (auto piece : llvm::to_vector(block.getOps<PieceOp>()))
-    placePiece(piece, firstUse[piece.getFull()], lastUse[piece.getFull()]);
 
+  // Of units that end at one operation, the one that is gathered last is the
+  // first to end: what is kept of it, and then its memory.
   OpBuilder builder(step.getContext());
-  for (Operation &op : llvm::make_early_inc_range(block)) {
-    if (!op.hasTrait<LogicalOp>())
-      continue;
-    Value value = op.getResult(0);
-    builder.setInsertionPoint(&op);
-    Value future = createLaunch(builder, &op).getFuture();
+  SmallVector<Operation *, 0> collectives;
+  for (Operation &op : block)
+    if (op.hasTrait<LogicalOp>())
+      collectives.push_back(&op);
+  for (Operation *op : collectives) {
+    Value value = op->getResult(0);
+    for (Operation *user : llvm::to_vector(value.getUsers()))
+      if (auto piece = dyn_cast<PieceOp>(user))
+        placePiece(piece, firstUse[value], lastUse[value]);
+    builder.setInsertionPoint(op);
+    Value future = createLaunch(builder, op).getFuture();
     if (isTakenInFlight(value)) {
       value.replaceAllUsesWith(future);
-      op.erase();
+      op->erase();
       continue;
     }
     if (Operation *use = firstUse.lookup(value))
       builder.setInsertionPoint(use);
     Value awaited =
-        AsyncWaitOp::create(builder, op.getLoc(), value.getType(), future);
+        AsyncWaitOp::create(builder, op->getLoc(), value.getType(), future);
     if (isa<GatheredType>(value.getType())) {
       Operation *last = lastUse.lookup(value);
       if (last && last->hasTrait<OpTrait::IsTerminator>())
-        return op.emitError("the step returns memory of this gathered unit");
+        return op->emitError("the step returns memory of this gathered unit");
       builder.setInsertionPointAfter(last ? last : awaited.getDefiningOp());
       if (!returned.contains(value))
-        AsyncReshardOp::create(builder, op.getLoc(), awaited);
+        AsyncReshardOp::create(builder, op->getLoc(), awaited);
     }
     value.replaceAllUsesWith(awaited);
-    op.erase();
+    op->erase();
   }
   return success();
 }

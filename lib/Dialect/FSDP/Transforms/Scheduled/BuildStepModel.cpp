@@ -26,7 +26,7 @@ using namespace mlir;
 namespace fsdp {
 
 bool isComputation(Operation *op) {
-  if (isa<AsyncReshardOp>(op) || aten::getViewSource(op))
+  if (isa<AsyncReshardOp, PieceOp>(op) || aten::getViewSource(op))
     return false;
   LaunchOpInterface launch;
   if (auto wait = dyn_cast<AsyncWaitOp>(op))
@@ -62,6 +62,8 @@ public:
 
   /// Of `variants`.
   LogicalResult build(ArrayRef<uint32_t> modules);
+  /// What may be kept of units, from the program with all pieces.
+  void addPieces(func::FuncOp withPieces);
 
   StepVariants variants; ///< The first two are those of nothing and all.
   planner::Program program;
@@ -243,7 +245,8 @@ static planner::Stream convert(Stream stream) {
 }
 
 /// One operation for each computation. What it does with another unit is one
-/// of its own, of no time; units come in the order of their waits.
+/// of its own, of no time; units come in the order of their waits, and end in
+/// the other.
 void ProgramBuilder::addOps() {
   // Constants of the backward may stand anywhere in front of it.
   size_t forwardEnd = 0;
@@ -294,8 +297,9 @@ void ProgramBuilder::addOps() {
     } else if (auto wait = dyn_cast<AsyncWaitOp>(op)) {
       row.awaits = calls.lookup(wait.getLaunch());
     }
-    for (uint32_t unit : ArrayRef(role.weights.getArrayRef())
-                             .drop_back(role.weights.empty() ? 0 : 1))
+    for (uint32_t unit :
+         llvm::reverse(ArrayRef(role.weights.getArrayRef())
+                           .drop_back(role.weights.empty() ? 0 : 1)))
       add(number, 0).weights = unit;
   }
   for (const StepVariants::Computation &one : computations)
@@ -366,6 +370,22 @@ void ProgramBuilder::addReduction(LaunchOpInterface launch) {
   }
 }
 
+/// One of which the piece is not taken where the forward is done with the unit
+/// may keep none.
+void ProgramBuilder::addPieces(func::FuncOp withPieces) {
+  for (auto piece : withPieces.getOps<PieceOp>()) {
+    auto next = dyn_cast_or_null<AsyncReshardOp>(piece->getNextNode());
+    uint32_t unit = units.lookup(piece.getUnit());
+    if (!next || next.getFull() != piece.getFull() || !piece->hasOneUse() ||
+        model.units[unit].staysGathered)
+      continue;
+    Operation *launch = *piece->user_begin();
+    program.traffic[unit].piece = {getMemoryBytes(piece.getPiece().getType()),
+                                   getCost(piece), getCollectiveCost(launch),
+                                   getGroup(launch)};
+  }
+}
+
 static Operation *getWait(LaunchOpInterface launch) {
   return *llvm::find_if(launch->getUsers(),
                         [](Operation *op) { return isa<AsyncWaitOp>(op); });
@@ -385,9 +405,6 @@ LogicalResult ProgramBuilder::addTraffic() {
   for (planner::Traffic &row : program.traffic)
     row.isReduced = false;
   for (Operation *op : full->order.getOperations()) {
-    if (isa<PieceOp>(op))
-      return reject() << "--auto does not know units of which pieces are kept: "
-                         "leave out --reshard-after-forward";
     LaunchOpInterface launch = getUnitLaunch(op);
     if (!launch)
       continue;
@@ -413,10 +430,11 @@ LogicalResult ProgramBuilder::addTraffic() {
     auto launch = cast<LaunchOpInterface>(life.value.getDefiningOp());
     uint32_t unit = units.lookup(launch.getUnitAttr().getValue());
     planner::Traffic &row = program.traffic[unit];
-    bool isTaken = llvm::any_of(launch->getUsers(), [](Operation *user) {
-      return isa<LaunchOpInterface>(user);
-    });
-    bool isCopied = llvm::any_of(launch->getUsers(), isCopy);
+    LaunchOpInterface taker;
+    for (Operation *user : launch->getUsers())
+      if (auto next = dyn_cast<LaunchOpInterface>(user))
+        taker = next;
+    bool isCopied = taker && taker.isCopy();
     if (launch.isGather()) { // of both phases, which are the same
       (life.isCommunication ? row.sentBytes : row.gatheredBytes) = life.bytes;
       if (!life.isCommunication && life.end == end)
@@ -427,9 +445,9 @@ LogicalResult ProgramBuilder::addTraffic() {
       auto gather = cast<LaunchOpInterface>(*launch->user_begin());
       bool isGathered = life.end > full->order.getPlace(getWait(gather));
       (isGathered ? row.gatheredBytes : copied[unit]) = life.bytes;
-    } else if (life.isCommunication || isCopied ||
-               (isTaken && life.end != end)) {
-      row.castBytes += life.bytes;
+    } else if (life.isCommunication || isCopied || (taker && life.end != end)) {
+      Stream last = (life.isCommunication ? launch : taker).getStream();
+      row.heldBytes[size_t(convert(last))] += life.bytes;
     } else if (life.end == end) {
       row.reducedBytes += life.bytes;
     } else {
@@ -678,6 +696,30 @@ addVariants(func::FuncOp program, ArrayRef<Recomputable> recomputable,
   return copies;
 }
 
+/// Adds a copy in which everything is recomputed and all pieces are kept.
+static FailureOr<func::FuncOp> addPieces(func::FuncOp program,
+                                         ArrayRef<Recomputable> recomputable,
+                                         ArrayAttr axes, const CostModel &costs,
+                                         OpBuilder &builder) {
+  auto copy = cast<func::FuncOp>(builder.clone(*program));
+  copy.setSymName((program.getSymName() + ".pieces").str());
+  setReshardAfterForward(copy, true, axes);
+  SmallVector<RecomputedModule> all;
+  for (const Recomputable &one : recomputable)
+    all.push_back({one.path, planner::Recompute::All});
+  fsdp::recompute(copy, all);
+  if (failed(makeAsync(copy)) || failed(costs.annotate(copy)))
+    return failure();
+  return copy;
+}
+
+ArrayAttr getPieceAxes(ModuleOp module) {
+  for (auto unit : module.getOps<UnitOp>())
+    if (ArrayAttr axes = unit.getPieceAxesAttr())
+      return axes;
+  return nullptr;
+}
+
 FailureOr<BuiltModel> buildStepModel(ArrayRef<func::FuncOp> programs,
                                      const CostModel &costs) {
   BuiltModel built;
@@ -703,6 +745,7 @@ FailureOr<BuiltModel> buildStepModel(ArrayRef<func::FuncOp> programs,
         {unit.getSymName().str(), getModuleOf(model, unit), stays});
   }
 
+  ArrayAttr pieceAxes = getPieceAxes(module);
   std::vector<RankGroup> groups;
   OwningOpRef<ModuleOp> scratch = cloneDeclarations(module);
   OpBuilder builder(module.getContext());
@@ -720,6 +763,14 @@ FailureOr<BuiltModel> buildStepModel(ArrayRef<func::FuncOp> programs,
       modules.push_back(getModule(model, module.path));
     if (failed(one.build(modules)))
       return failure();
+    if (pieceAxes) {
+      auto withPieces =
+          addPieces(program, recomputable[number], pieceAxes, costs, builder);
+      if (failed(withPieces))
+        return failure();
+      one.addPieces(*withPieces);
+      copies->push_back(*withPieces);
+    }
     for (func::FuncOp copy : *copies)
       copy.erase();
     setPart(program, one.program);

@@ -24,11 +24,8 @@ public:
   using Operations = llvm::DenseSet<mlir::Operation *>;
   using Uses = llvm::SmallVector<mlir::OpOperand *, 0>;
 
-  /// Remembers the order of the step and the gathers of its backward. These are
-  /// of pieces over `keptAxes`, or over the axes that the step keeps pieces
-  /// over, where a unit is sharded over these and others.
-  explicit BackwardCopies(mlir::func::FuncOp step,
-                          mlir::ArrayAttr keptAxes = {});
+  /// Remembers the order of the step and the gathers of its backward.
+  explicit BackwardCopies(mlir::func::FuncOp step);
 
   /// Views of what the forward has gathered of some units, and views and copies
   /// of these: what may be copied for the price of a gather.
@@ -58,7 +55,6 @@ private:
   mlir::Block &block;
   mlir::SymbolTable symbols;
   mlir::OpBuilder builder;
-  mlir::ArrayAttr keptAxes; // null: all that a unit is sharded over
   llvm::DenseMap<mlir::Operation *, unsigned> positions;
   llvm::DenseMap<mlir::Attribute, UnshardOp> gathers; // by unit
 };

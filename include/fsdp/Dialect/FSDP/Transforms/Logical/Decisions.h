@@ -15,14 +15,15 @@
 namespace fsdp {
 
 /// Has the backward of a step of the logical level gather each unit again that
-/// has `reshard_after_forward`, and one gather serve both phases of any other.
-/// Where there are axes to keep pieces over, the backward gathers these.
-void applyReshard(mlir::func::FuncOp step, mlir::ArrayAttr kept = {});
+/// has `reshard_after_forward`, from what its `piece_axes` say, and one gather
+/// serve both phases of any other.
+void applyReshard(mlir::func::FuncOp step);
 
 /// Decides the same for each unit, but that the root (and the root's types)
-/// stays gathered; and does it.
+/// stays gathered, and that pieces are kept over the axes where a unit is
+/// sharded over these and others; and does it.
 void setReshardAfterForward(mlir::func::FuncOp step, bool reshard,
-                            mlir::ArrayAttr kept = {});
+                            mlir::ArrayAttr pieceAxes = {});
 
 /// Has units that are `kept_after_backward` stay gathered between
 /// micro-batches: the program of the first one returns them, and those of the
