@@ -23,7 +23,9 @@ static mlir::OwningOpRef<mlir::ModuleOp> makeStep(mlir::MLIRContext *context) {
   mlir::OwningOpRef<mlir::ModuleOp> module =
       importPT2(FSDP_FIXTURES "/role_chain.pt2", {}, context);
   FSDPPipelineOptions options;
-  options.ranks = 2;
+  options.ranks = 4;
+  if (areDecisions)
+    options.reshardAfterForward.group = 2; // pieces may be kept
   mlir::PassManager passes(context);
   if (areDecisions)
     buildLogicalPipeline(passes, options);

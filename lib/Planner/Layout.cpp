@@ -13,27 +13,47 @@
 
 using namespace fsdp::planner;
 
-/// Whether a wait may say something about other launches: there are turns,
-/// gathers that take copies, or fixed calls that come after others.
+/// True if some groups of units take turns.
+static bool takeTurns(const StepModel &model, const Program &program) {
+  if (model.overlaps.empty())
+    return false;
+  std::vector<uint8_t> isUsed(model.overlaps.size(), false);
+  for (const Traffic &own : program.traffic) {
+    isUsed[own.gatherGroup] = true;
+    if (own.piece.bytes)
+      isUsed[own.piece.group] = true;
+    if (own.isReduced)
+      isUsed[own.reduceGroup] = true;
+    if (own.isAllReduced)
+      isUsed[own.allReduceGroup] = true;
+  }
+  for (size_t a = 0; a != isUsed.size(); ++a)
+    for (size_t b = 0; b != isUsed.size(); ++b)
+      if (isUsed[a] && isUsed[b] && model.overlaps[a][b])
+        return true;
+  return false;
+}
+
+/// Whether a wait may say something about other launches: units take turns,
+/// gathers take copies, or fixed calls stand where units have something in
+/// flight. That of a loss does not: it is launched before all reductions, and
+/// waited for after all gathers.
 static bool mayKnowOthers(const StepModel &model, const Program &program) {
-  bool isCopiedIn = false, isCopiedOut = false, isAllReduced = false;
+  bool isCopiedIn = false, isCopiedOut = false;
   for (const Traffic &own : program.traffic) {
     isCopiedIn |= own.copyIn.has_value();
     isCopiedOut |= own.copyOut.has_value();
-    isAllReduced |= own.isAllReduced;
   }
-  if (!model.overlaps.empty() || (isCopiedIn && isCopiedOut))
+  if ((isCopiedIn && isCopiedOut) || takeTurns(model, program))
     return true;
-  bool isAfterGradient = false;
+  bool isAfterGradient = false, isAwaited = false;
   for (const ComputeOp &op : program.ops) {
-    isAfterGradient |= op.gradient != nobody;
-    if (op.launches == nobody)
-      continue;
-    Stream stream = program.calls[op.launches].stream;
-    if (stream == Stream::Gather ||
-        (stream == Stream::Copy && (isCopiedIn || isCopiedOut)) ||
-        (isAfterGradient && (stream == Stream::Reduce || isAllReduced)))
+    if (isAwaited && op.weights != nobody)
       return true;
+    isAfterGradient |= op.gradient != nobody;
+    if (isAfterGradient && op.launches != nobody)
+      return true;
+    isAwaited |= op.awaits != nobody;
   }
   return false;
 }

@@ -274,7 +274,8 @@ SearchAnswer StepSearch::run() {
       program->trim();
   }
   SearchAnswer answer = best.getAnswer(model);
-  answer.bound = findBound(model);
+  if (has(BoundStage))
+    answer.bound = findBound(model);
   answer.evaluations = meter.count;
   note("end");
   return answer;

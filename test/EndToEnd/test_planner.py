@@ -111,6 +111,12 @@ def test_no_known_policy_is_better_on_another_machine(model, tmp_path):
         assert carried["predicted"]["step_ns"] == pytest.approx(expected["search"]["scenarios"][0]["nanoseconds"], rel=1e-4)
 
 
+# What fuzzers start from are decisions of their step, not files of an old version.
+@pytest.mark.parametrize("seed", sorted((ROOT / "fuzz" / "corpus" / "decisions").iterdir()), ids=lambda path: path.stem)
+def test_seeds_of_fuzzers_are_decisions(seed):
+    succeed("fsdp-plan", FIXTURES / "role_chain.pt2", "--ranks", 4, "--reshard-after-forward", 2, "--decisions", seed)
+
+
 # A file of decisions is what people edit: written by a search, carried out again to the same plan, and complete.
 def test_decisions_are_a_file(tmp_path):
     options = ["--ranks", 4, "--accumulate", 3, "--hardware", "h100"]

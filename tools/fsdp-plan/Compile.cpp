@@ -22,6 +22,7 @@
 #include "llvm/Support/Process.h"
 
 #include <cmath>
+#include <future>
 
 using namespace fsdp;
 using llvm::StringRef;
@@ -294,10 +295,12 @@ namespace {
 /// between: how much they are is another matter each time.
 class Planner {
 public:
+  /// `model`: of these options, if there is one.
   Planner(mlir::ModuleOp module, const CompileRequest &request,
-          mlir::TimingScope &timing)
+          std::optional<BuiltModel> model, mlir::TimingScope &timing)
       : module(module), request(request), options(request.options),
-        timing(timing), progress(request.showsProgress) {}
+        timing(timing), progress(request.showsProgress),
+        given(std::move(model)) {}
 
   FailureOr<Compilation> run();
   /// It failed since no decisions keep to the budget.
@@ -327,6 +330,7 @@ private:
   const FSDPPipelineOptions &options;
   mlir::TimingScope &timing;
   ProgressLine progress;
+  std::optional<BuiltModel> given;
   BuiltModel built;
   planner::SearchOptions search;
   int64_t evaluations = 0; ///< Of all searches.
@@ -334,14 +338,20 @@ private:
 };
 } // namespace
 
-FailureOr<BuiltModel> fsdp::makeStepModel(mlir::ModuleOp module,
-                                          const FSDPPipelineOptions &options,
-                                          mlir::TimingScope &timing) {
+LogicalResult fsdp::makeLogical(mlir::ModuleOp module,
+                                const FSDPPipelineOptions &options,
+                                mlir::TimingScope &timing) {
   mlir::PassManager logical(module.getContext());
   logical.enableVerifier(false);
   logical.enableTiming(timing);
   buildLogicalPipeline(logical, options);
-  if (failed(logical.run(module)))
+  return logical.run(module);
+}
+
+FailureOr<BuiltModel> fsdp::makeStepModel(mlir::ModuleOp module,
+                                          const FSDPPipelineOptions &options,
+                                          mlir::TimingScope &timing) {
+  if (failed(makeLogical(module, options, timing)))
     return failure();
   auto costs = CostModel::load(module, getHardware(options), options.profile,
                                options.whatIf);
@@ -474,10 +484,16 @@ LogicalResult Planner::searchWithin(Try &best) {
 FailureOr<Compilation> Planner::run() {
   if (options.automatic && options.budget)
     imported = module.clone();
-  FailureOr<BuiltModel> model = makeStepModel(module, options, timing);
-  if (failed(model))
-    return failure();
-  built = std::move(*model);
+  if (given) {
+    if (failed(makeLogical(module, options, timing)))
+      return failure();
+    built = std::move(*given);
+  } else {
+    FailureOr<BuiltModel> model = makeStepModel(module, options, timing);
+    if (failed(model))
+      return failure();
+    built = std::move(*model);
+  }
   search = planner::makeSearchOptions(options.evaluations,
                                       options.automatic && options.robust);
   search.progress = [&](const auto &now) { return progress.show(now); };
@@ -488,20 +504,25 @@ FailureOr<Compilation> Planner::run() {
   FailureOr<Try> best = carryOut(std::move(*answer));
   if (failed(best) || (best->excess > 0 && failed(searchWithin(*best))))
     return failure();
+  // What explains it needs no IR.
+  built.model.budget = best->budget;
+  search.progress = {};
+  auto explaining = std::async(std::launch::async, [&] {
+    return planner::explain(built.model, best->answer.decisions, search);
+  });
   FailureOr<Compilation> made =
       finish(*best->plan, std::move(best->facts), request, timing);
   if (failed(made))
     return failure();
-  built.model.budget = best->budget;
   best->answer.evaluations = evaluations;
   made->decisions = planner::write(built.model, best->answer.decisions);
-  planner::Explanation explanation =
-      planner::explain(built.model, best->answer.decisions, search);
   std::vector<std::string> resident;
   for (auto [unit, isIn] :
        llvm::zip_equal(built.model.units, best->answer.decisions.resident))
     if (isIn)
       resident.push_back(unit.name);
+  auto jitter = predictJitter(made->summary);
+  planner::Explanation explanation = explaining.get();
   made->summary.search = {std::move(best->answer),
                           std::move(explanation),
                           best->budget,
@@ -509,7 +530,7 @@ FailureOr<Compilation> Planner::run() {
                           {},
                           {},
                           {},
-                          predictJitter(made->summary)};
+                          std::move(jitter)};
   return made;
 }
 
@@ -517,12 +538,13 @@ FailureOr<Compilation> Planner::run() {
 /// keep to the budget.
 static FailureOr<Compilation> compileDecided(mlir::ModuleOp module,
                                              const CompileRequest &request,
+                                             std::optional<BuiltModel> model,
                                              mlir::TimingScope &timing,
                                              bool &isTooLarge) {
   const FSDPPipelineOptions &options = request.options;
   auto make = [&]() -> FailureOr<Compilation> {
     if (isPlanned(options)) {
-      Planner planner(module, request, timing);
+      Planner planner(module, request, std::move(model), timing);
       FailureOr<Compilation> made = planner.run();
       isTooLarge = planner.isTooLarge();
       return made;
@@ -563,7 +585,7 @@ static FailureOr<Compilation> compileFastest(mlir::ModuleOp module,
       module.getContext()->getDiagEngine().emit(std::move(diagnostic));
   };
   Diagnostics first;
-  for (const FSDPPipelineOptions &options : search->candidates) {
+  for (auto &[options, model] : search->candidates) {
     request.options = options;
     mlir::OwningOpRef<mlir::ModuleOp> copy = module.clone();
     bool isTooLarge = false;
@@ -573,7 +595,8 @@ static FailureOr<Compilation> compileFastest(mlir::ModuleOp module,
           module.getContext(), [&](mlir::Diagnostic &diagnostic) {
             said.push_back(std::move(diagnostic));
           });
-      return compileDecided(*copy, request, timing, isTooLarge);
+      return compileDecided(*copy, request, std::move(model), timing,
+                            isTooLarge);
     }();
     if (failed(made) && isTooLarge) {
       if (first.empty())
@@ -601,5 +624,5 @@ FailureOr<Compilation> fsdp::compile(mlir::ModuleOp module,
   return options.mesh.isAuto || options.offload.isAuto ||
                  options.chunkLoss.isAuto
              ? compileFastest(module, request, timing)
-             : compileDecided(module, request, timing, isTooLarge);
+             : compileDecided(module, request, {}, timing, isTooLarge);
 }

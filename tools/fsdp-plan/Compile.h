@@ -53,8 +53,12 @@ mlir::FailureOr<Compilation> compile(mlir::ModuleOp module,
                                      const CompileRequest &request,
                                      mlir::TimingScope &timing);
 
-/// Takes `module` to the logical level and makes the planner's model of it. The
-/// budget is not in it.
+/// Takes `module` to the logical level.
+mlir::LogicalResult makeLogical(mlir::ModuleOp module,
+                                const FSDPPipelineOptions &options,
+                                mlir::TimingScope &timing);
+
+/// The same, and makes the planner's model of it. The budget is not in it.
 mlir::FailureOr<BuiltModel> makeStepModel(mlir::ModuleOp module,
                                           const FSDPPipelineOptions &options,
                                           mlir::TimingScope &timing);

@@ -83,16 +83,14 @@ static std::vector<Variant> listOffloads(const FSDPPipelineOptions &options,
   return variants;
 }
 
-static FailureOr<planner::StepModel>
-makeModel(mlir::ModuleOp module, const FSDPPipelineOptions &options,
-          mlir::TimingScope &timing) {
+static FailureOr<BuiltModel> makeModel(mlir::ModuleOp module,
+                                       const FSDPPipelineOptions &options,
+                                       mlir::TimingScope &timing) {
   mlir::OwningOpRef<mlir::ModuleOp> copy = module.clone();
   FailureOr<BuiltModel> built = makeStepModel(*copy, options, timing);
-  if (failed(built))
-    return failure();
-  if (options.budget)
+  if (succeeded(built) && options.budget)
     built->model.budget = options.budget;
-  return std::move(built->model);
+  return built;
 }
 
 /// A time of 0 if nothing fits.
@@ -102,7 +100,8 @@ static planner::Outcome trySearch(const planner::StepModel &model,
     return {0, model.persistentBytes};
   planner::SearchOptions search =
       planner::makeSearchOptions(options.evaluations / 10, options.robust);
-  search.stages &= ~unsigned(planner::TrimStage); // only times are compared
+  // Only times are compared, and the bound is known.
+  search.stages &= ~unsigned(planner::TrimStage | planner::BoundStage);
   planner::SearchAnswer answer = planner::search(model, search);
   return answer.isFeasible ? answer.outcome
                            : planner::Outcome{0, answer.outcome.peakBytes};
@@ -137,10 +136,12 @@ private:
 
 /// A model of a variant, and the least that it takes; 0 if that is not known.
 struct Attempt {
-  planner::StepModel model;
+  BuiltModel built;
   int64_t bound = 0;
 
-  bool isTooLarge() const { return model.persistentBytes >= model.budget; }
+  bool isTooLarge() const {
+    return built.model.persistentBytes >= built.model.budget;
+  }
 };
 } // namespace
 
@@ -159,11 +160,11 @@ static mlir::LogicalResult makeModels(mlir::ModuleOp module,
     size_t begin = attempts.size();
     attempts.resize(std::min(begin + threads, variants.size()));
     auto make = [&](size_t i) -> mlir::LogicalResult {
-      auto model = makeModel(module, variants[i].options, making);
-      if (failed(model))
+      auto built = makeModel(module, variants[i].options, making);
+      if (failed(built))
         return failure();
-      auto bound = planner::findBound(*model);
-      attempts[i] = {std::move(*model), bound ? bound->time : 0};
+      auto bound = planner::findBound(built->model);
+      attempts[i] = {std::move(*built), bound ? bound->time : 0};
       return mlir::success();
     };
     bool isMade = succeeded([&] {
@@ -189,7 +190,7 @@ static mlir::LogicalResult makeModels(mlir::ModuleOp module,
 /// the first to be. `isByMemory`: each holds at least what those before it do,
 /// so that after one whose persistent memory alone is too much there is nothing
 /// to try. On several threads, of whose number nothing depends.
-static FailureOr<std::vector<FSDPPipelineOptions>>
+static FailureOr<std::vector<VariantSearch::Candidate>>
 tryVariants(mlir::ModuleOp module, llvm::ArrayRef<Variant> variants,
             bool isByMemory, mlir::TimingScope &timing,
             PlanSummary::Tried &tried) {
@@ -213,8 +214,8 @@ tryVariants(mlir::ModuleOp module, llvm::ArrayRef<Variant> variants,
     if (next.empty())
       break;
     mlir::parallelForEach(module.getContext(), next, [&](size_t i) {
-      tried.points[i] = {variants[i].name,
-                         trySearch(attempts[i].model, variants[i].options)};
+      tried.points[i] = {variants[i].name, trySearch(attempts[i].built.model,
+                                                     variants[i].options)};
     });
     for (size_t i : next) {
       const planner::Outcome &outcome = tried.points[i].outcome;
@@ -224,11 +225,11 @@ tryVariants(mlir::ModuleOp module, llvm::ArrayRef<Variant> variants,
       fastest = std::min(fastest, outcome.time);
     }
   }
-  std::vector<FSDPPipelineOptions> options;
+  std::vector<VariantSearch::Candidate> candidates;
   for (const auto &sorted : {byTime, byBound})
     for (auto [time, i] : sorted)
-      options.push_back(variants[i].options);
-  return options;
+      candidates.push_back({variants[i].options, std::move(attempts[i].built)});
+  return candidates;
 }
 
 /// `what`: none of which fits.
@@ -252,18 +253,20 @@ public:
   Decider(mlir::ModuleOp module, const FSDPPipelineOptions &given,
           mlir::TimingScope &timing)
       : module(module), given(given), timing(timing) {
-    search.candidates = {given};
+    search.candidates = {{given, {}}};
   }
   FailureOr<VariantSearch> run();
 
 private:
   /// With what is decided later as it needs the least memory.
   FSDPPipelineOptions getLeanest() const {
-    FSDPPipelineOptions own = search.candidates.front();
+    FSDPPipelineOptions own = search.candidates.front().options;
     if (own.chunkLoss.isAuto)
       own.chunkLoss = {mostChunks};
     return own;
   }
+  /// Options that are decided later are as they were given.
+  void restore();
   mlir::LogicalResult decideMesh();
   mlir::LogicalResult decideOffload();
   mlir::LogicalResult decideChunks();
@@ -274,6 +277,24 @@ private:
   VariantSearch search;
 };
 } // namespace
+
+void Decider::restore() {
+  for (VariantSearch::Candidate &candidate : search.candidates) {
+    bool isAll = true;
+    auto set = [&](auto &option, const auto &before, bool isLater) {
+      if (isLater && before.isAuto) {
+        option = before;
+        isAll = false;
+      }
+    };
+    set(candidate.options.offload, given.offload,
+        search.offloads.points.empty());
+    set(candidate.options.chunkLoss, given.chunkLoss,
+        search.chunks.points.empty());
+    if (!isAll)
+      candidate.model.reset();
+  }
+}
 
 /// Without offload, or if nothing fits, with all of it.
 mlir::LogicalResult Decider::decideMesh() {
@@ -297,10 +318,7 @@ mlir::LogicalResult Decider::decideMesh() {
     if (!search.candidates.empty())
       break;
   }
-  for (FSDPPipelineOptions &options : search.candidates) {
-    options.offload = given.offload;
-    options.chunkLoss = given.chunkLoss;
-  }
+  restore();
   return search.candidates.empty()
              ? reject(module, "mesh of " + llvm::Twine(own.ranks) + " ranks",
                       own, search.meshes)
@@ -315,21 +333,21 @@ mlir::LogicalResult Decider::decideOffload() {
   auto all = makeModel(module, own, timing);
   if (failed(none) || failed(all))
     return failure();
-  auto fitting = tryVariants(
-      module, listOffloads(own, none->persistentBytes - all->persistentBytes),
-      /*isByMemory=*/false, timing, search.offloads);
+  auto fitting = tryVariants(module,
+                             listOffloads(own, none->model.persistentBytes -
+                                                   all->model.persistentBytes),
+                             /*isByMemory=*/false, timing, search.offloads);
   if (failed(fitting))
     return failure();
   search.candidates = std::move(*fitting);
-  for (FSDPPipelineOptions &options : search.candidates)
-    options.chunkLoss = given.chunkLoss;
+  restore();
   return search.candidates.empty()
              ? reject(module, "offload", own, search.offloads)
              : mlir::success();
 }
 
 mlir::LogicalResult Decider::decideChunks() {
-  FSDPPipelineOptions own = search.candidates.front();
+  FSDPPipelineOptions own = search.candidates.front().options;
   auto fitting = tryVariants(module, listChunks(own), /*isByMemory=*/false,
                              timing, search.chunks);
   if (failed(fitting))
@@ -386,7 +404,7 @@ std::string fsdp::findOptionThatFits(mlir::ModuleOp module,
     auto model = makeModel(module, variant.options, timing);
     if (failed(model))
       return "";
-    if (trySearch(*model, variant.options).time)
+    if (trySearch(model->model, variant.options).time)
       return variant.name;
   }
   return "";

@@ -14,9 +14,13 @@
 namespace fsdp {
 
 struct VariantSearch {
+  struct Candidate {
+    FSDPPipelineOptions options;
+    std::optional<BuiltModel> model; ///< Of these, if there is one.
+  };
   /// With what was decided; the fastest first. They differ in what was decided
   /// last.
-  std::vector<FSDPPipelineOptions> candidates;
+  std::vector<Candidate> candidates;
   PlanSummary::Tried meshes, offloads, chunks;
 
   /// Notes which one was carried out.

@@ -30,9 +30,10 @@ enum SearchStage : unsigned {
   CountsStage = 4,  ///< Numbers of kept units, for the best of these.
   AllStage = 8,     ///< All there are, where a program has few units.
   NearbyStage = 16, ///< Small changes of the best.
-  TrimStage = 32    ///< What of the answer wins no time is left out.
+  TrimStage = 32,   ///< What of the answer wins no time is left out.
+  BoundStage = 64   ///< What no answer can beat.
 };
-constexpr unsigned allSearchStages = 63;
+constexpr unsigned allSearchStages = 127;
 
 struct SearchProgress {
   const char *stage = "";
