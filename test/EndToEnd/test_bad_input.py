@@ -64,7 +64,7 @@ USAGE = {
     "--ranks 2 --offload bytes=0": f"fsdp-plan: error: --offload: expected {OFFLOAD}; found 'bytes=0'",
     "--ranks 2 --offload optimizer --optimizer none":
         "fsdp-plan: error: --offload: expected --optimizer adamw or sgd, whose states are offloaded; found 'none'",
-    "--ranks 2 --reshard-after-forward maybe": "fsdp-plan: error: --reshard-after-forward: expected true, false or a number of ranks; found 'maybe'",
+    "--ranks 2 --reshard-after-forward maybe": "fsdp-plan: error: --reshard-after-forward: expected true, false, auto or a number of ranks; found 'maybe'",
     "--ranks 4 --reshard-after-forward 3":
         "fsdp-plan: error: --reshard-after-forward: expected a number of ranks that divides the 4 of --ranks; found '3'",
     "--ranks 2 --reshard-after-forward true --strategy no_shard":

@@ -198,6 +198,28 @@ def test_one_rank_takes_the_same_time_with_all_presets(tmp_path):
     assert len({step(preset) for preset in ("fsdp1", "fsdp2", "manual-block", "inductor", "list")}) == 1
 
 
+# Where the network is slow, a node gathers again what all ranks have gathered once; where there is none, there is nothing to try.
+def test_groups_that_keep_pieces_are_a_decision(tmp_path):
+    def step(*options):
+        file = tmp_path / "r.json"
+        succeed("fsdp-plan", FIXTURES / "gpt2.pt2", "--auto", "--evaluations", 1000, "--hardware", "h100", *options,
+                "--report", file, "-o", tmp_path / "p.plan")
+        report = json.loads(file.read_text())
+        return report["search"], {name: size for name, size in report["mesh"].items()}
+
+    slow = "--what-if", "link.network.all_gather.node_us=30x", "--budget", "340KiB"
+    search, mesh = step("--ranks", 32, "--reshard-after-forward", "auto", *slow)
+    assert [row["name"] for row in search["reshards"]] == ["true", "4", "8", "16"]
+    taken = search["reshard_after_forward"]
+    assert taken in ("4", "8", "16") and mesh == {"replicate": 1, "shard": 32 // int(taken), "local": int(taken)}
+    assert search["step_ns"] < 0.99 * step("--ranks", 32, *slow)[0]["step_ns"]
+    assert search["step_ns"] <= 1.001 * step("--ranks", 32, *slow, "--reshard-after-forward", taken)[0]["step_ns"]
+    search, mesh = step("--ranks", 32, "--mesh", "auto", "--reshard-after-forward", "auto", *slow)
+    assert search["mesh"] and search["reshard_after_forward"]
+    search, mesh = step("--ranks", 4, "--reshard-after-forward", "auto")
+    assert [row["name"] for row in search["reshards"]] == ["true"] and "local" not in mesh
+
+
 # What a search does not know is said at once.
 @pytest.mark.parametrize("options, sentence", [
     ("--auto --schedule fsdp1", "--auto: decides what --schedule says; give one of the two"),
@@ -211,6 +233,8 @@ def test_one_rank_takes_the_same_time_with_all_presets(tmp_path):
     ("--auto --unit .*0:reshard=false", "--auto: decides what --unit says of '.*0'; leave reshard out, and any strategy but no_shard"),
     ("--mesh auto", "--mesh: 'auto' is a decision of --auto for --ranks N; give both"),
     ("--mesh auto --auto --strategy hybrid_shard", "--mesh: 'auto' decides what --strategy says; give one of the two"),
+    ("--reshard-after-forward auto", "--reshard-after-forward: 'auto' is a decision of --auto; give both"),
+    ("--auto --reshard-after-forward false", "--auto: decides what --reshard-after-forward says; give one of the two"),
     ("--chunk-loss auto", "--chunk-loss: 'auto' is a decision of --auto; give both"),
     ("--offload auto", "--offload: 'auto' is a decision of --auto; give both"),
     ("--auto --accumulate 2 --reshard-after-backward false", "--auto: decides what --reshard-after-backward says; give one of the two"),

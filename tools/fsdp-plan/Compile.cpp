@@ -528,8 +528,6 @@ FailureOr<Compilation> Planner::run() {
                           best->budget,
                           std::move(resident),
                           {},
-                          {},
-                          {},
                           std::move(jitter)};
   return made;
 }
@@ -607,9 +605,7 @@ static FailureOr<Compilation> compileFastest(mlir::ModuleOp module,
     if (failed(made))
       return failure();
     search->take(options);
-    made->summary.search->meshes = std::move(search->meshes);
-    made->summary.search->offloads = std::move(search->offloads);
-    made->summary.search->chunks = std::move(search->chunks);
+    made->summary.search->choices = std::move(search->choices);
     return made;
   }
   say(first);
@@ -621,8 +617,8 @@ FailureOr<Compilation> fsdp::compile(mlir::ModuleOp module,
                                      mlir::TimingScope &timing) {
   const FSDPPipelineOptions &options = request.options;
   bool isTooLarge = false;
-  return options.mesh.isAuto || options.offload.isAuto ||
-                 options.chunkLoss.isAuto
+  return options.mesh.isAuto || options.reshardAfterForward.isAuto ||
+                 options.offload.isAuto || options.chunkLoss.isAuto
              ? compileFastest(module, request, timing)
              : compileDecided(module, request, {}, timing, isTooLarge);
 }

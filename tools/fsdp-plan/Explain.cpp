@@ -295,8 +295,8 @@ static void printTried(const char *with, const PlanSummary::Tried &tried,
 void fsdp::printSearch(const PlanSummary &summary, llvm::raw_ostream &os) {
   if (!summary.search)
     return;
-  const auto &[answer, explanation, budget, resident, meshes, offloads, chunks,
-               jitter] = *summary.search;
+  const auto &[answer, explanation, budget, resident, choices, jitter] =
+      *summary.search;
   int64_t own = answer.outcome.time;
   if (answer.bound)
     os << llvm::formatv(
@@ -318,9 +318,10 @@ void fsdp::printSearch(const PlanSummary &summary, llvm::raw_ostream &os) {
   if (!resident.empty())
     os << "  gathered once for all micro-batches: " << spellNames(resident)
        << "\n";
-  printTried("on a mesh of", meshes, own, os);
-  printTried("with --offload", offloads, own, os);
-  printTried("with --chunk-loss", chunks, own, os);
+  printTried("on a mesh of", choices.meshes, own, os);
+  printTried("with --reshard-after-forward", choices.reshards, own, os);
+  printTried("with --offload", choices.offloads, own, os);
+  printTried("with --chunk-loss", choices.chunks, own, os);
   if (answer.evaluations)
     os << llvm::formatv("  {0:N0} steps tried\n", answer.evaluations);
 }
@@ -353,8 +354,8 @@ static Array listTried(const PlanSummary::Tried &tried) {
 llvm::json::Value fsdp::searchToJSON(const PlanSummary &summary) {
   if (!summary.search)
     return nullptr;
-  const auto &[answer, explanation, budget, resident, meshes, offloads, chunks,
-               jitter] = *summary.search;
+  const auto &[answer, explanation, budget, resident, choices, jitter] =
+      *summary.search;
   Array varied;
   for (const auto &[spread, ranks, time] : jitter)
     varied.push_back(
@@ -365,16 +366,17 @@ llvm::json::Value fsdp::searchToJSON(const PlanSummary &summary) {
                 {"scenarios", listPoints(explanation.scenarios)},
                 {"nominal", listPoints(explanation.nominal)},
                 {"resident", Array(resident)},
-                {"meshes", listTried(meshes)},
-                {"offloads", listTried(offloads)},
-                {"chunks", listTried(chunks)},
+                {"meshes", listTried(choices.meshes)},
+                {"reshards", listTried(choices.reshards)},
+                {"offloads", listTried(choices.offloads)},
+                {"chunks", listTried(choices.chunks)},
                 {"jitter", std::move(varied)}};
-  if (!meshes.taken.empty())
-    search["mesh"] = meshes.taken;
-  if (!offloads.taken.empty())
-    search["offload"] = offloads.taken;
-  if (!chunks.taken.empty())
-    search["chunk_loss"] = chunks.taken;
+  for (auto [key, tried] : {std::pair("mesh", &choices.meshes),
+                            {"reshard_after_forward", &choices.reshards},
+                            {"offload", &choices.offloads},
+                            {"chunk_loss", &choices.chunks}})
+    if (!tried->taken.empty())
+      search[key] = tried->taken;
   if (answer.bound) {
     search["bound_ns"] = answer.bound->time;
     search["bound_by"] = answer.bound->name;

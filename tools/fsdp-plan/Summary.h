@@ -103,6 +103,11 @@ struct PlanSummary {
     int64_t nanoseconds = 0;
   };
 
+  /// Options that were decided by trying them.
+  struct Choices {
+    Tried meshes, reshards, offloads, chunks;
+  };
+
   /// Decisions that were searched or read, and what they stand beside.
   struct Search {
     planner::SearchAnswer answer;
@@ -110,7 +115,7 @@ struct PlanSummary {
     int64_t budget; ///< That they keep to: of values, in bytes.
     std::vector<std::string>
         resident; ///< Units, from the first micro-batch on.
-    Tried meshes, offloads, chunks;
+    Choices choices;
     std::vector<Jitter> jitter;
   };
 

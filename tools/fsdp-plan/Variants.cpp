@@ -54,6 +54,43 @@ static std::vector<Variant> listMeshes(const FSDPPipelineOptions &options,
   return variants;
 }
 
+/// Whether so many ranks are those along the innermost of the axes, or a part
+/// of one: neighbours that may keep pieces between them.
+static bool isGroup(const MeshSizes &mesh, int64_t ranks) {
+  for (const auto &[name, size] : llvm::reverse(mesh.axes)) {
+    if (ranks == 1 || name == MeshSizes::replicate)
+      break;
+    if (ranks < size)
+      return size % ranks == 0;
+    if (ranks % size != 0)
+      return false;
+    ranks /= size;
+  }
+  return ranks == 1;
+}
+
+/// Of which ranks each keeps a piece: of none, half a node, and one, two and
+/// four nodes. Where there is no network, nothing is faster than all ranks.
+static std::vector<Variant> listGroups(const FSDPPipelineOptions &options,
+                                       const planner::Hardware &hardware) {
+  FSDPPipelineOptions own = options;
+  own.reshardAfterForward = {};
+  std::vector<Variant> variants = {{spellOption(own.reshardAfterForward), own}};
+  if (!hardware.hasNetwork)
+    return variants;
+  int64_t shards = countShards(own.strategy, own.ranks, own.mesh);
+  MeshSizes mesh = own.mesh;
+  if (mesh.axes.empty())
+    mesh = MeshSizes::of(own.ranks / shards, shards);
+  int64_t node = hardware.nodeRanks;
+  for (int64_t ranks : {node / 2, node, 2 * node, 4 * node})
+    if (ranks > 1 && ranks < shards && isGroup(mesh, ranks)) {
+      own.reshardAfterForward.group = ranks;
+      variants.push_back({std::to_string(ranks), own});
+    }
+  return variants;
+}
+
 static std::vector<Variant> listChunks(const FSDPPipelineOptions &options) {
   std::vector<Variant> variants;
   for (int64_t chunks : allChunks) {
@@ -267,7 +304,14 @@ private:
   }
   /// Options that are decided later are as they were given.
   void restore();
+  using List = std::vector<Variant>(const FSDPPipelineOptions &,
+                                    const planner::Hardware &);
+  /// Of what a list has, without offload, or if nothing fits, with all of it.
+  mlir::LogicalResult decideAny(FSDPPipelineOptions own, List *list,
+                                bool isByMemory, PlanSummary::Tried &tried,
+                                const llvm::Twine &what);
   mlir::LogicalResult decideMesh();
+  mlir::LogicalResult decideGroup();
   mlir::LogicalResult decideOffload();
   mlir::LogicalResult decideChunks();
 
@@ -280,38 +324,37 @@ private:
 
 void Decider::restore() {
   for (VariantSearch::Candidate &candidate : search.candidates) {
-    bool isAll = true;
-    auto set = [&](auto &option, const auto &before, bool isLater) {
-      if (isLater && before.isAuto) {
-        option = before;
-        isAll = false;
-      }
-    };
-    set(candidate.options.offload, given.offload,
-        search.offloads.points.empty());
-    set(candidate.options.chunkLoss, given.chunkLoss,
-        search.chunks.points.empty());
-    if (!isAll)
+    auto set = [&](auto &option, const auto &before,
+                   const PlanSummary::Tried &tried) {
+      if (!before.isAuto || !tried.points.empty())
+        return;
+      option = before;
       candidate.model.reset();
+    };
+    set(candidate.options.reshardAfterForward, given.reshardAfterForward,
+        search.choices.reshards);
+    set(candidate.options.offload, given.offload, search.choices.offloads);
+    set(candidate.options.chunkLoss, given.chunkLoss, search.choices.chunks);
   }
 }
 
-/// Without offload, or if nothing fits, with all of it.
-mlir::LogicalResult Decider::decideMesh() {
-  FSDPPipelineOptions own = getLeanest();
+mlir::LogicalResult Decider::decideAny(FSDPPipelineOptions own, List *list,
+                                       bool isByMemory,
+                                       PlanSummary::Tried &tried,
+                                       const llvm::Twine &what) {
   auto hardware = planner::loadHardware(getHardware(own), own.whatIf);
   if (!hardware)
     return mlir::emitError(module.getLoc()) << hardware.error().message;
-  if (!own.budget)
+  if (!own.budget && own.mesh.isAuto)
     own.budget.bytes = int64_t(hardware->capacity);
   llvm::SmallVector<Offload> offloads = {own.offload};
   if (own.offload.isAuto)
     offloads = {{}, {/*parameters=*/true, /*states=*/true, {}}};
   for (const Offload &offload : offloads) {
     own.offload = offload;
-    search.meshes = {};
-    auto fitting = tryVariants(module, listMeshes(own, *hardware),
-                               /*isByMemory=*/true, timing, search.meshes);
+    tried = {};
+    auto fitting =
+        tryVariants(module, list(own, *hardware), isByMemory, timing, tried);
     if (failed(fitting))
       return failure();
     search.candidates = std::move(*fitting);
@@ -319,10 +362,23 @@ mlir::LogicalResult Decider::decideMesh() {
       break;
   }
   restore();
-  return search.candidates.empty()
-             ? reject(module, "mesh of " + llvm::Twine(own.ranks) + " ranks",
-                      own, search.meshes)
-             : mlir::success();
+  return search.candidates.empty() ? reject(module, what, own, tried)
+                                   : mlir::success();
+}
+
+/// A mesh without pieces needs no less memory than with them.
+mlir::LogicalResult Decider::decideMesh() {
+  FSDPPipelineOptions own = getLeanest();
+  if (own.reshardAfterForward.isAuto)
+    own.reshardAfterForward = {};
+  return decideAny(own, listMeshes, /*isByMemory=*/true, search.choices.meshes,
+                   "mesh of " + llvm::Twine(own.ranks) + " ranks");
+}
+
+mlir::LogicalResult Decider::decideGroup() {
+  return decideAny(getLeanest(), listGroups, /*isByMemory=*/false,
+                   search.choices.reshards,
+                   "choice of --reshard-after-forward");
 }
 
 mlir::LogicalResult Decider::decideOffload() {
@@ -333,34 +389,36 @@ mlir::LogicalResult Decider::decideOffload() {
   auto all = makeModel(module, own, timing);
   if (failed(none) || failed(all))
     return failure();
-  auto fitting = tryVariants(module,
-                             listOffloads(own, none->model.persistentBytes -
-                                                   all->model.persistentBytes),
-                             /*isByMemory=*/false, timing, search.offloads);
+  auto fitting =
+      tryVariants(module,
+                  listOffloads(own, none->model.persistentBytes -
+                                        all->model.persistentBytes),
+                  /*isByMemory=*/false, timing, search.choices.offloads);
   if (failed(fitting))
     return failure();
   search.candidates = std::move(*fitting);
   restore();
   return search.candidates.empty()
-             ? reject(module, "offload", own, search.offloads)
+             ? reject(module, "offload", own, search.choices.offloads)
              : mlir::success();
 }
 
 mlir::LogicalResult Decider::decideChunks() {
   FSDPPipelineOptions own = search.candidates.front().options;
   auto fitting = tryVariants(module, listChunks(own), /*isByMemory=*/false,
-                             timing, search.chunks);
+                             timing, search.choices.chunks);
   if (failed(fitting))
     return failure();
   search.candidates = std::move(*fitting);
   return search.candidates.empty()
              ? reject(module, "number of chunks of the loss", own,
-                      search.chunks)
+                      search.choices.chunks)
              : mlir::success();
 }
 
 FailureOr<VariantSearch> Decider::run() {
   if ((given.mesh.isAuto && failed(decideMesh())) ||
+      (given.reshardAfterForward.isAuto && failed(decideGroup())) ||
       (given.offload.isAuto && failed(decideOffload())) ||
       (given.chunkLoss.isAuto && failed(decideChunks())))
     return failure();
@@ -379,9 +437,10 @@ void VariantSearch::take(const FSDPPipelineOptions &options) {
     if (!tried.points.empty())
       tried.taken = std::move(name);
   };
-  set(meshes, spellOption(options.mesh));
-  set(offloads, spellOption(options.offload));
-  set(chunks, std::to_string(options.chunkLoss.chunks));
+  set(choices.meshes, spellOption(options.mesh));
+  set(choices.reshards, spellOption(options.reshardAfterForward));
+  set(choices.offloads, spellOption(options.offload));
+  set(choices.chunks, std::to_string(options.chunkLoss.chunks));
 }
 
 std::string fsdp::findOptionThatFits(mlir::ModuleOp module,

@@ -66,9 +66,11 @@
 // RUN: not fsdp-opt %t.four.mlir --fsdp-reshard-policy=reshard-after-forward=3 2>&1 | FileCheck %s --check-prefix=THREE
 // THREE: error: expected reshard-after-forward to be a number of ranks that divides the 4 shards, got 3{{$}}
 // RUN: not fsdp-opt %t.four.mlir --fsdp-reshard-policy=reshard-after-forward=0 2>&1 | FileCheck %s --check-prefix=ZERO
-// ZERO: for the --reshard-after-forward option: expected true, false or a number of ranks; found '0'
+// ZERO: for the --reshard-after-forward option: expected true, false, auto or a number of ranks; found '0'
+// RUN: not fsdp-opt %t.four.mlir --fsdp-reshard-policy=reshard-after-forward=auto 2>&1 | FileCheck %s --check-prefix=AUTO
+// AUTO: error: expected reshard-after-forward to be true, false or a number of ranks, got auto
 // RUN: not fsdp-opt %t.four.mlir --fsdp-reshard-policy=reshard-after-forward=maybe 2>&1 | FileCheck %s --check-prefix=MAYBE
-// MAYBE: for the --reshard-after-forward option: expected true, false or a number of ranks; found 'maybe'
+// MAYBE: for the --reshard-after-forward option: expected true, false, auto or a number of ranks; found 'maybe'
 // RUN: not fsdp-opt %t.two.mlir --fsdp-reshard-policy 2>&1 | FileCheck %s --check-prefix=AGAIN
 // AGAIN: error: expected a step without a policy of small groups, found one that keeps pieces{{$}}
 // RUN: not %{shard} --fsdp-shard="ranks=2 strategy=no_shard" --fsdp-reshard-policy=reshard-after-forward=2 2>&1 | FileCheck %s --check-prefix=WHOLE

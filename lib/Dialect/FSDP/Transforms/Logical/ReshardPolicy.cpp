@@ -197,6 +197,10 @@ class ReshardPolicyPass
     if (!axes)
       return reject() << "expected a unit that is sharded";
 
+    if (reshardAfterForward.getValue().isAuto)
+      return reject()
+             << "expected reshard-after-forward to be true, false or a "
+                "number of ranks, got auto";
     int64_t shards = mesh.getGroupSize(axes);
     int64_t ranks = reshardAfterForward.group.value_or(shards);
     if (shards == 1 && ranks > 1)

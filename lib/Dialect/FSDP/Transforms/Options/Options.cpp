@@ -58,12 +58,13 @@ std::string readOption(StringRef text, ByteSize &value) {
 
 std::string readOption(StringRef text, ReshardAfterForward &value) {
   int64_t group = 1;
-  if (text.equals_insensitive("true")) {
+  value.isAuto = text == "auto";
+  if (text.equals_insensitive("true") || value.isAuto) {
     value.group = std::nullopt;
     return "";
   }
   if (!text.equals_insensitive("false") && !readOption(text, group, 1).empty())
-    return "true, false or a number of ranks";
+    return "true, false, auto or a number of ranks";
   value.group = group;
   return "";
 }
@@ -374,7 +375,8 @@ std::string spellOption(const ByteSize &value) {
   return value.bytes ? std::to_string(value.bytes) : "";
 }
 std::string spellOption(const ReshardAfterForward &value) {
-  return !value.group        ? "true"
+  return value.isAuto        ? "auto"
+         : !value.group      ? "true"
          : *value.group == 1 ? "false"
                              : std::to_string(*value.group);
 }

@@ -110,7 +110,8 @@ static std::string findPlannerConflict(const llvm::StringSet<> &names,
                                options.strategy == Strategy::HybridShard ||
                                options.strategy == Strategy::FullShard);
     bool isOfPieces = part == "reshard-after-forward" &&
-                      options.reshardAfterForward.group > 1;
+                      (options.reshardAfterForward.group > 1 ||
+                       options.reshardAfterForward.isAuto);
     if (names.contains(part) && !isMerge && !isReplicated && !isOfPieces)
       return self + ": decides what --" + part.str() +
              " says; give one of the two";
@@ -128,6 +129,8 @@ static std::string findConflict(const llvm::StringSet<> &names,
                                 const FSDPPipelineOptions &options) {
   if (options.mesh.isAuto && !(options.automatic && names.contains("ranks")))
     return "--mesh: 'auto' is a decision of --auto for --ranks N; give both";
+  if (options.reshardAfterForward.isAuto && !options.automatic)
+    return "--reshard-after-forward: 'auto' is a decision of --auto; give both";
   if (options.chunkLoss.isAuto && !options.automatic)
     return "--chunk-loss: 'auto' is a decision of --auto; give both";
   if (options.offload.isAuto && !options.automatic)
@@ -311,6 +314,9 @@ void registerFSDPPipeline(StringRef name, StringRef description,
         if (std::string error = parsePipelineOptions(text, options);
             !error.empty())
           return fail(error);
+        if (options.reshardAfterForward.isAuto)
+          return fail("reshard-after-forward: expected true, false or a number "
+                      "of ranks; 'auto' is a decision of fsdp-plan");
         if (options.chunkLoss.isAuto)
           return fail("chunk-loss: expected a number of chunks; 'auto' is a "
                       "decision of fsdp-plan");

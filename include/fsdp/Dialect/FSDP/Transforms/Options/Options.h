@@ -34,6 +34,7 @@ struct ByteSize {
 /// keeps all), or the ranks of a group that keeps the unit between them.
 struct ReshardAfterForward {
   std::optional<int64_t> group;
+  bool isAuto = false; ///< fsdp-plan decides it.
 };
 
 /// The ranks as a mesh: sizes of named axes, outermost first; neighbours differ
