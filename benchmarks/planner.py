@@ -30,6 +30,7 @@ CASES = {  # the archive, ranks, the hardware, and options
     "7b": ("llama_7b.pt2.zst", 64, "h100", ("--device", "cuda")),
     "7b-a100": ("llama_7b.pt2.zst", 64, "a100-40", ("--device", "cuda")),
     "7b-matrices": ("llama_7b.pt2.zst", 64, "h100", ("--device", "cuda", "--wrap", "size:10000000")),
+    "7b-slow": ("llama_7b.pt2.zst", 64, "h100", ("--device", "cuda", "--reshard-after-forward", "8", "--what-if", "link.network.gbytes=0.125x")),
     "405b": ("llama_405b.pt2.zst", 10000, "h100", ("--device", "cuda")),
 }
 
@@ -54,7 +55,11 @@ def compile_plan(model: Path, ranks: int, hardware: str, options: tuple, budget:
     report.unlink(missing_ok=True)
     decisions = folder / "decisions.toml"
     command = [PLAN, model, "--ranks", ranks, "--hardware", hardware, "--decisions", decisions, "--report", report, *options]
-    command += ["--what-if", deviation] if deviation else ["--auto", "--evaluations", evaluations]
+    if "--what-if" in command and deviation:  # once, of all numbers
+        command[-1] += f",{deviation}"
+    elif deviation:
+        command += ["--what-if", deviation]
+    command += [] if deviation else ["--auto", "--evaluations", evaluations]
     if budget is not None:
         command += ["--budget", budget]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
