@@ -228,19 +228,19 @@ bool BoundFacts::isWorthMore(uint32_t a, uint32_t b) const {
   return leftWorth != rightWorth ? leftWorth > rightWorth : a < b;
 }
 
+/// Whether room is better spent on it; of parts as good, the smaller one.
 static bool isDenser(const BoundFacts::Gathers::Part &a,
                      const BoundFacts::Gathers::Part &b) {
-  return double(a.transfer) * double(b.bytes) >
-         double(b.transfer) * double(a.bytes);
+  double left = double(a.transfer) * double(b.bytes);
+  double right = double(b.transfer) * double(a.bytes);
+  return left != right ? left > right : a.bytes < b.bytes;
 }
 
 /// A piece is there from the end of the forward's use on. Where it saves more
 /// for each byte than the whole does, it is a part of its own: of fractions of
 /// parts, the best are then those on which room is best spent.
-BoundFacts::Gathers BoundFacts::makeGathers(std::vector<uint32_t> units,
+BoundFacts::Gathers BoundFacts::makeGathers(const std::vector<uint32_t> &units,
                                             std::optional<size_t> cut) const {
-  std::sort(units.begin(), units.end(),
-            [&](uint32_t a, uint32_t b) { return isWorthMore(a, b); });
   Gathers gathers;
   gathers.latency = std::numeric_limits<int64_t>::max();
   for (uint32_t unit : units) {
@@ -260,7 +260,7 @@ BoundFacts::Gathers BoundFacts::makeGathers(std::vector<uint32_t> units,
     }
     gathers.parts.push_back(whole);
   }
-  std::stable_sort(gathers.parts.begin(), gathers.parts.end(), isDenser);
+  std::sort(gathers.parts.begin(), gathers.parts.end(), isDenser);
   std::vector<int64_t> bytes, transfers;
   for (const Gathers::Part &part : gathers.parts) {
     bytes.push_back(part.bytes);
@@ -328,8 +328,8 @@ BoundFacts::Cut BoundFacts::makeCut(size_t op) const {
   if (std::none_of(after.begin(), after.end(),
                    [&](uint32_t unit) { return isLater(uses[unit], 0); }))
     cut.byCalls = after;
-  cut.before = makeGathers(std::move(before));
-  cut.after = makeGathers(std::move(after), op);
+  cut.before = makeGathers(before);
+  cut.after = makeGathers(after, op);
   auto getShare = [&](uint32_t unit) { // of a call, by byte
     return shares[unit] /
            double(std::max<int64_t>(program.traffic[unit].gatheredBytes, 1));

@@ -151,7 +151,7 @@ private:
   int64_t findIdle(size_t begin, size_t end) const;
   bool isWorthMore(uint32_t a, uint32_t b) const;
   /// `cut`: the place where units may be there, or pieces of them.
-  Gathers makeGathers(std::vector<uint32_t> units,
+  Gathers makeGathers(const std::vector<uint32_t> &units,
                       std::optional<size_t> cut = {}) const;
   void findNearest();
   void findUses();

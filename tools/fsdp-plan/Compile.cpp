@@ -583,8 +583,8 @@ static FailureOr<Compilation> compileFastest(mlir::ModuleOp module,
       module.getContext()->getDiagEngine().emit(std::move(diagnostic));
   };
   Diagnostics first;
-  for (auto &[options, model] : search->candidates) {
-    request.options = options;
+  for (VariantSearch::Candidate &candidate : search->candidates) {
+    request.options = candidate.options;
     mlir::OwningOpRef<mlir::ModuleOp> copy = module.clone();
     bool isTooLarge = false;
     Diagnostics said;
@@ -593,7 +593,7 @@ static FailureOr<Compilation> compileFastest(mlir::ModuleOp module,
           module.getContext(), [&](mlir::Diagnostic &diagnostic) {
             said.push_back(std::move(diagnostic));
           });
-      return compileDecided(*copy, request, std::move(model), timing,
+      return compileDecided(*copy, request, std::move(candidate.model), timing,
                             isTooLarge);
     }();
     if (failed(made) && isTooLarge) {
@@ -604,7 +604,7 @@ static FailureOr<Compilation> compileFastest(mlir::ModuleOp module,
     say(said);
     if (failed(made))
       return failure();
-    search->take(options);
+    search->take(candidate.options);
     made->summary.search->choices = std::move(search->choices);
     return made;
   }
