@@ -38,8 +38,8 @@ static constexpr const char *pipelines[] = {
     "fsdp-verify-logical",
     "fsdp-async",
     "fsdp-auto{auto=true evaluations=50 hardware=h100}",
-    "fsdp-reshard-policy{reshard-after-forward=2},"
-    "fsdp-auto{auto=true evaluations=50 hardware=h100}",
+    ("fsdp-reshard-policy{reshard-after-forward=2},"
+     "fsdp-auto{auto=true evaluations=50 hardware=h100}"),
     // The scheduled level.
     "fsdp-prefetch{forward-prefetch=2}",
     "fsdp-prefetch{backward-prefetch=backward_post}",
