@@ -123,11 +123,12 @@ void Walk::passFixed(uint32_t place) {
                                 : send(call.stream, call.group, {}, nullptr);
 }
 
-/// Launches and waits come in the order of their places, each kind for itself.
+/// Waits come in the order of their places, each kind for itself.
 void Walk::run() {
   const std::vector<uint32_t> &fixedPlaces = layout.getOrder().fixedPlaces;
   auto count = uint32_t(layout.getOrder().stretches.size());
   size_t nextFixed = 0, gatherWaits = 0, reductionWaits = 0;
+  Layout::Issued issued;
   auto awaitReductions = [&](uint32_t place, bool isLate) {
     for (; reductionWaits != reductions.size(); ++reductionWaits) {
       const Layout::Call &call = layout.reductions[reductionWaits];
@@ -138,12 +139,9 @@ void Walk::run() {
   };
   for (uint32_t place = 0; place <= count; ++place) {
     awaitReductions(place, /*isLate=*/false);
-    while (reductions.size() != layout.reductions.size() &&
-           layout.reductions[reductions.size()].launch == place)
-      reduce(layout.reductions[reductions.size()]);
-    while (gathers.size() != layout.gathers.size() &&
-           layout.gathers[gathers.size()].launch == place)
-      gather(layout.gathers[gathers.size()]);
+    Layout::issueUpTo(
+        layout, place, issued, [&](Layout::Call &call) { reduce(call); },
+        [&](Layout::Call &call) { gather(call); });
     for (; gatherWaits != gathers.size() &&
            layout.gathers[gatherWaits].wait == place;
          ++gatherWaits)

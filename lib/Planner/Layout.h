@@ -13,6 +13,7 @@
 #include "Streams.h"
 #include "fsdp/Planner/Decisions.h"
 
+#include <algorithm>
 #include <list>
 
 namespace fsdp::planner {
@@ -53,6 +54,30 @@ public:
   /// memory is alive for the shortest time.
   void build(const ProgramDecisions &decisions,
              const std::vector<uint8_t> &resident, bool lean = false);
+
+  /// How many calls somebody has issued.
+  struct Issued {
+    size_t gathers = 0, reductions = 0;
+  };
+  /// Issues what is launched up to a place, in the order of issue: at one
+  /// place, reductions come first.
+  template <typename Self, typename Reduce, typename Gather>
+  static void issueUpTo(Self &layout, uint32_t place, Issued &issued,
+                        Reduce &&reduce, Gather &&gather) {
+    auto getNext = [](const std::vector<Call> &calls, size_t next) {
+      return next != calls.size() ? calls[next].launch : nobody;
+    };
+    for (;;) {
+      uint32_t gatherAt = getNext(layout.gathers, issued.gathers),
+               reductionAt = getNext(layout.reductions, issued.reductions);
+      if (std::min(gatherAt, reductionAt) > place)
+        return;
+      if (reductionAt <= gatherAt)
+        reduce(layout.reductions[issued.reductions++]);
+      else
+        gather(layout.gathers[issued.gathers++]);
+    }
+  }
 
   /// Finds where calls have ended, once all is placed: see Ends.cpp.
   void findEnds();

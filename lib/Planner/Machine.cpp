@@ -107,21 +107,12 @@ void Machine::start(const Layout &layout) {
   latest.assign(model->overlaps.size(), {});
   waits.assign(layout.getOrder().stretches.size() + 1, {});
 
-  auto gather = layout.gathers.begin();
-  auto reduction = layout.reductions.begin();
+  Layout::Issued issued;
   auto issueUpTo = [&](uint32_t place) {
-    while (gather != layout.gathers.end() ||
-           reduction != layout.reductions.end()) {
-      uint32_t next[] = {
-          gather != layout.gathers.end() ? gather->launch : nobody,
-          reduction != layout.reductions.end() ? reduction->launch : nobody};
-      if (std::min(next[0], next[1]) > place)
-        return;
-      if (next[1] <= next[0])
-        issueReduction(layout, *reduction++);
-      else
-        issueGather(layout, *gather++);
-    }
+    Layout::issueUpTo(
+        layout, place, issued,
+        [&](const Layout::Call &call) { issueReduction(layout, call); },
+        [&](const Layout::Call &call) { issueGather(layout, call); });
   };
   fixed.resize(layout.program.calls.size());
   for (uint32_t place : layout.getOrder().fixedPlaces) {

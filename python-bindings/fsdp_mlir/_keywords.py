@@ -132,8 +132,8 @@ class Options(TypedDict, total=False):
     reshard_after_forward: bool | str | int | float | os.PathLike[str] | re.Pattern[str] | None
     """Whether parameters are freed after the forward, as in FSDP2: true is full_shard, false shard_grad_op; N keeps 1/N of each unit,
     which N neighbours gather again: those along the last axes of the mesh that have N ranks, or part of an axis. Instead of strategy.
-    With auto, N lets it decide for each unit what is kept: nothing, all, or 1/N; auto also decides N. `true|false|N|auto`. Default:
-    true."""
+    With the option auto, N lets that decide for each unit what is kept: nothing, all, or 1/N; the value auto also decides N.
+    `true|false|N|auto`. Default: true."""
 
     robust: bool | Literal['true', 'false'] | None
     """Whether the search of auto judges steps by the mean of their predicted time and those with a network of 20 % less bandwidth and with

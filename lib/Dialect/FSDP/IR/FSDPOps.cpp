@@ -264,6 +264,17 @@ GatheredType UnitOp::getGatheredType(Type compute) {
   return GatheredType::get(getContext(), getLayout().getPadded(), compute);
 }
 
+bool UnitOp::mayKeepPieces(ArrayAttr axes) {
+  const Attribute *next = getShardAxes().begin(), *end = getShardAxes().end();
+  for (Attribute axis : axes) {
+    next = std::find(next, end, axis);
+    if (next == end)
+      return false;
+    ++next;
+  }
+  return !axes.empty() && axes.size() < getShardAxes().size();
+}
+
 ShardType UnitOp::getPieceType(int64_t pieces, Type compute) {
   return ShardType::get(getContext(), getLayout().getPadded(), compute, pieces);
 }
@@ -324,16 +335,7 @@ LogicalResult UnitOp::verifySymbolUses(SymbolTableCollection &symbols) {
     return emitOpError("expected a unit that is kept after the backward not to "
                        "be resharded after the forward");
   ArrayAttr pieces = getPieceAxesAttr();
-  auto isPart = [&] {
-    Attribute const *next = getShardAxes().begin();
-    for (Attribute axis : pieces) {
-      next = std::find(next, getShardAxes().end(), axis);
-      if (next++ == getShardAxes().end())
-        return false;
-    }
-    return !pieces.empty() && pieces.size() < getShardAxes().size();
-  };
-  if (pieces && !(getReshardAfterForward() && isPart()))
+  if (pieces && !(getReshardAfterForward() && mayKeepPieces(pieces)))
     return emitOpError("expected pieces of a unit that is resharded after the "
                        "forward, over some of its axes ")
            << getShardAxes() << ", got " << pieces;

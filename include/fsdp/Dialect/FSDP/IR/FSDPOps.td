@@ -104,8 +104,8 @@ def FSDP_UnitOp : FSDP_Op<"unit", [Symbol, DeclareOpInterfaceMethods<SymbolUserO
     `reshard_after_forward` does not keep its gathered parameters from one phase
     to the next: each phase that uses them has a gather of its own. Over
     `piece_axes` the ranks keep pieces of what the forward has gathered, and the
-    backward gathers these. A unit that is `kept_after_backward` stays gathered from the first micro-batch of a step to
-    the last.
+    backward gathers these. A unit that is `kept_after_backward` stays gathered
+    from the first micro-batch of a step to the last.
 
     Example:
 
@@ -143,6 +143,9 @@ def FSDP_UnitOp : FSDP_Op<"unit", [Symbol, DeclareOpInterfaceMethods<SymbolUserO
     ::fsdp::ShardType getShardType(int64_t shards);
     /// The type of the gathered flat parameter, in a compute dtype.
     ::fsdp::GatheredType getGatheredType(::mlir::Type compute);
+    /// True if the axes are some of those over which it is sharded, in their
+    /// order, but not all: ranks along them may keep pieces.
+    bool mayKeepPieces(::mlir::ArrayAttr axes);
     /// The type of one of so many pieces of it.
     ::fsdp::ShardType getPieceType(int64_t pieces, ::mlir::Type compute);
     /// The type of the flat gradient.

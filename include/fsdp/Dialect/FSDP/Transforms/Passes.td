@@ -387,8 +387,8 @@ def ReshardPolicyPass : Pass<"fsdp-reshard-policy", "::mlir::ModuleOp"> {
 
     With a number N, as FSDP2's `reshard_after_forward`, each rank keeps the 1/N of
     the gathered unit that `fsdp.piece` says, over the unit's `piece_axes`, and the
-    backward gathers it in groups of N ranks: those along the innermost axes of shards that have N ranks
-    together. An axis of more is split, and its inner part is the axis "local". N
+    backward gathers it in groups of N ranks: those along the innermost axes of
+    shards that have N ranks together. An axis of more is split, and its inner part is the axis "local". N
     divides the shards; 1 means `false`, with a warning, and as many as there are
     shards means `true`. A unit that is sharded over some of these axes alone, or
     over others, is gathered again over all of its own.

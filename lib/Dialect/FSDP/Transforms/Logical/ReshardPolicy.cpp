@@ -66,16 +66,6 @@ void applyReshard(func::FuncOp step) {
   splitGathers(step);
 }
 
-/// Whether ranks along the axes have only some of the shards of the unit.
-static bool isPart(ArrayAttr axes, UnitOp unit) {
-  return axes && axes.size() < unit.getShardAxes().size() &&
-         llvm::all_of(
-             axes,
-             [&](Attribute axis) {
-               return llvm::is_contained(unit.getShardAxes(), axis);
-             });
-}
-
 void setReshardAfterForward(func::FuncOp step, bool reshard,
                             ArrayAttr pieceAxes) {
   // The backward starts where the forward ends, with the root: freeing it in
@@ -84,7 +74,8 @@ void setReshardAfterForward(func::FuncOp step, bool reshard,
     unit.setReshardAfterForward(reshard && !unit.getRoot() &&
                                 !unit.getKeptAfterBackward() &&
                                 !unit.getShardAxes().empty());
-    bool keepsPiece = unit.getReshardAfterForward() && isPart(pieceAxes, unit);
+    bool keepsPiece = unit.getReshardAfterForward() && pieceAxes &&
+                      unit.mayKeepPieces(pieceAxes);
     unit.setPieceAxesAttr(keepsPiece ? pieceAxes : ArrayAttr());
   }
   applyReshard(step);

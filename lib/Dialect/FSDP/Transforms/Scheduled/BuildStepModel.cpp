@@ -112,6 +112,22 @@ static void readMachine(func::FuncOp program, planner::StepModel &model) {
   model.contention = contention ? contention.getInt() : 0;
 }
 
+/// Adds a copy of a program as it is scheduled, in which so much of modules is
+/// recomputed, and all pieces are kept over the axes, if there are any.
+static FailureOr<func::FuncOp>
+addCopy(func::FuncOp program, const Twine &suffix,
+        ArrayRef<RecomputedModule> wanted, ArrayAttr pieceAxes,
+        const CostModel &costs, OpBuilder &builder,
+        std::vector<Recomputed> &added) {
+  auto copy = cast<func::FuncOp>(builder.clone(*program));
+  copy.setSymName((program.getSymName() + "." + suffix).str());
+  setReshardAfterForward(copy, true, pieceAxes);
+  added = fsdp::recompute(copy, wanted);
+  if (failed(makeAsync(copy)) || failed(costs.annotate(copy)))
+    return failure();
+  return copy;
+}
+
 /// Adds copies of a program, in which nothing, everything, and what is cheap is
 /// recomputed. Returns them.
 static FailureOr<SmallVector<func::FuncOp>>
@@ -132,15 +148,13 @@ addVariants(func::FuncOp program, ArrayRef<Recomputable> recomputable,
       }
     if (recompute == Recompute::Cheap && wanted.empty())
       continue;
-    auto copy = cast<func::FuncOp>(builder.clone(*program));
-    copy.setSymName(
-        (program.getSymName() + "." + Twine(unsigned(recompute))).str());
-    copies.push_back(copy);
-    setReshardAfterForward(copy, true);
-    std::vector<Recomputed> added = fsdp::recompute(copy, wanted);
-    if (failed(makeAsync(copy)) || failed(costs.annotate(copy)))
+    std::vector<Recomputed> added;
+    auto copy = addCopy(program, Twine(unsigned(recompute)), wanted, {}, costs,
+                        builder, added);
+    if (failed(copy))
       return failure();
-    variants.add(copy, recompute, added, modules);
+    copies.push_back(*copy);
+    variants.add(*copy, recompute, added, modules);
   }
   return copies;
 }
@@ -150,16 +164,11 @@ static FailureOr<func::FuncOp> addPieces(func::FuncOp program,
                                          ArrayRef<Recomputable> recomputable,
                                          ArrayAttr axes, const CostModel &costs,
                                          OpBuilder &builder) {
-  auto copy = cast<func::FuncOp>(builder.clone(*program));
-  copy.setSymName((program.getSymName() + ".pieces").str());
-  setReshardAfterForward(copy, true, axes);
   SmallVector<RecomputedModule> all;
   for (const Recomputable &one : recomputable)
     all.push_back({one.path, planner::Recompute::All});
-  fsdp::recompute(copy, all);
-  if (failed(makeAsync(copy)) || failed(costs.annotate(copy)))
-    return failure();
-  return copy;
+  std::vector<Recomputed> added;
+  return addCopy(program, "pieces", all, axes, costs, builder, added);
 }
 
 ArrayAttr getPieceAxes(ModuleOp module) {

@@ -103,8 +103,8 @@ def ReshardAfterForwardOption : PipelineOption<"reshardAfterForward", "reshard-a
     "::fsdp::ReshardAfterForward", "::fsdp::ReshardAfterForward{}",
     "Whether parameters are freed after the forward, as in FSDP2: true is full_shard, "
     "false shard_grad_op; N keeps 1/N of each unit, which N neighbours gather again: those along the last "
-    "axes of the mesh that have N ranks, or part of an axis. Instead of strategy. With auto, N lets it decide for each "
-    "unit what is kept: nothing, all, or 1/N; auto also decides N.", "true|false|N|auto">;
+    "axes of the mesh that have N ranks, or part of an axis. Instead of strategy. With the option auto, N lets that decide for "
+    "each unit what is kept: nothing, all, or 1/N; the value auto also decides N.", "true|false|N|auto">;
 def ReshardAfterBackwardOption : PipelineOption<"reshardAfterBackward", "reshard-after-backward",
     "bool", "true",
     "Whether parameters are freed between the micro-batches of a step. false: each unit is gathered "

@@ -29,14 +29,15 @@ struct BuiltModel {
 /// The terminator is one.
 bool isComputation(mlir::Operation *op);
 
-/// The axes over which units of a module may keep pieces; null if none may.
+/// The axes over which units of a module may keep pieces, those that are
+/// sharded over these and others: what some unit says. Null if none does.
 mlir::ArrayAttr getPieceAxes(mlir::ModuleOp module);
 
 /// Models the programs of a module, of the logical level and with nothing
-/// recomputed by a pass. Changes nothing. Of units with `piece_axes`, pieces
-/// may be kept. Reports an error where there is something that the planner does
-/// not know: offload of gradients that are all-reduced once, units that stay
-/// gathered after the backward and are not of its decision.
+/// recomputed by a pass. Changes nothing. Reports an error where there is
+/// something that the planner does not know: offload of gradients that are
+/// all-reduced once, units that stay gathered after the backward and are not of
+/// its decision.
 mlir::FailureOr<BuiltModel>
 buildStepModel(llvm::ArrayRef<mlir::func::FuncOp> programs,
                const CostModel &costs);
