@@ -233,8 +233,9 @@ void DecisionsReader::readKeep(const toml::table &table, Keep &keep) {
   else if (node->value<std::string_view>() != "piece")
     expect(*node, "keep to be true, false or \"piece\"");
   else if (!mayKeepPieces(model))
-    expect(*node, "keep to be true or false, since there are no groups that "
-                  "keep pieces (--reshard-after-forward N)");
+    expect(*node,
+           "keep to be true or false, since no unit may keep a piece here "
+           "(--reshard-after-forward N)");
   else
     keep = Keep::Piece;
 }

@@ -84,4 +84,4 @@
 // PIECES-DAG: fsdp.async.unshard @m.transformer.h.0 <backward> over ["local"]
 
 // RUN: not %{logical} --fsdp-auto='decisions=%t.piece.toml hardware=h100' 2>&1 | FileCheck %s --check-prefix=WHOLE
-// WHOLE: error: {{.*}}.piece.toml: line {{[0-9]+}}: expected keep to be true or false, since there are no groups that keep pieces (--reshard-after-forward N), found 'piece'
+// WHOLE: error: {{.*}}.piece.toml: line {{[0-9]+}}: expected keep to be true or false, since no unit may keep a piece here (--reshard-after-forward N), found 'piece'

@@ -101,8 +101,8 @@ TEST(DecisionsFile, RejectsInOneSentence) {
       getUnitError("{ keep = 3 }"),
       "d.toml: line 3: expected keep to be true, false or \"piece\", found 3");
   EXPECT_EQ(getUnitError("{ keep = 'piece' }"),
-            "d.toml: line 3: expected keep to be true or false, since there "
-            "are no groups that keep pieces (--reshard-after-forward N), found "
+            "d.toml: line 3: expected keep to be true or false, since no unit "
+            "may keep a piece here (--reshard-after-forward N), found "
             "'piece'");
   EXPECT_EQ(getUnitError("{ forward = { ahead = -1 } }"),
             "d.toml: line 3: expected ahead to be a whole number from 0 to "
