@@ -61,6 +61,19 @@ Outcome Evaluator::evaluate(const ProgramDecisions &decisions,
   return impl->finish(impl->layout.findMemory());
 }
 
+std::vector<int64_t>
+Evaluator::findTimes(const ProgramDecisions &decisions,
+                     const std::vector<uint8_t> &resident) {
+  Layout &layout = impl->layout;
+  layout.build(decisions, resident);
+  std::vector<int64_t> times;
+  if (layout.model.persistentBytes + layout.findMemory() > layout.model.budget)
+    return times;
+  for (size_t i = 0; i != layout.getTimes().size(); ++i)
+    times.push_back(impl->machine.run(layout, i));
+  return times;
+}
+
 bool Evaluator::Impl::hasRoom(uint32_t begin, uint32_t end, int64_t bytes,
                               uint32_t firstLaunch) const {
   for (uint32_t place = end; place-- != begin;)

@@ -145,11 +145,11 @@ void ProgramSearch::searchNearby(int64_t evaluations, uint64_t seed) {
     return;
   Random random = {std::mt19937_64(seed)};
   ProgramDecisions current = bestWanted, next;
-  int64_t currentTime = bestOutcome.meanTime;
+  int64_t currentTime = bestOutcome.meanTime + bestPenalty;
   for (int64_t i = 0; i != evaluations; ++i) {
     if (i % std::max<int64_t>(evaluations / rounds, 1) == 0) {
       current = bestWanted;
-      currentTime = bestOutcome.meanTime;
+      currentTime = bestOutcome.meanTime + bestPenalty;
     }
     next = current;
     for (size_t moves = 1 + random.get(2); moves != 0; --moves)

@@ -103,7 +103,8 @@ void Machine::issueReduction(const Layout &layout, const Layout::Call &call) {
 
 /// Queues all calls in the order of issue and notes who waits for them.
 void Machine::start(const Layout &layout) {
-  streams.reset(model->contention, model->sharesLink);
+  streams.reset(times->contention.value_or(model->contention),
+                model->sharesLink);
   latest.assign(model->overlaps.size(), {});
   waits.assign(layout.getOrder().stretches.size() + 1, {});
 

@@ -194,8 +194,8 @@ Explanation::Price fsdp::planner::findPrice(StepModel model,
   std::optional<Bound> before = findBound(model);
   model.budget += price.more;
   SearchAnswer answer = search(model, makeShort(options, decisions));
-  if (before && answer.bound)
-    price.bound = before->time - answer.bound->time;
+  if (before)
+    price.bound = before->time - findBound(model)->time;
   price.time = answer.outcome.time;
   int64_t gain = evaluate(model, decisions).time - price.time;
   if (gain <= 0)

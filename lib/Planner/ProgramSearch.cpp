@@ -62,16 +62,53 @@ void ProgramSearch::remember(const Outcome &outcome,
     }
     return;
   }
-  auto key = [&](const Outcome &of) {
-    return std::make_tuple(std::max<int64_t>(of.time - slowest, 0), of.meanTime,
-                           of.peakBytes);
+  auto getKey = [&](const Outcome &of, int64_t penalty) {
+    return std::make_tuple(std::max<int64_t>(of.time - slowest, 0),
+                           of.meanTime + penalty, of.peakBytes);
   };
-  if (hasBest && key(bestOutcome) <= key(outcome))
+  auto isBetter = [&](int64_t penalty) {
+    return !hasBest ||
+           getKey(outcome, penalty) < getKey(bestOutcome, bestPenalty);
+  };
+  if (!isBetter(0))
+    return;
+  int64_t penalty = findPenalty(exact);
+  if (!isBetter(penalty))
     return;
   hasBest = true;
   bestOutcome = outcome;
+  bestPenalty = penalty;
   best = exact;
   bestWanted = wanted;
+}
+
+/// Many times what it is slower, so that it is taken only where little else
+/// would do.
+int64_t ProgramSearch::findPenalty(const ProgramDecisions &exact) {
+  constexpr int64_t factor = 16;
+  int64_t penalty = 0;
+  if (rivals.empty())
+    return penalty;
+  std::vector<int64_t> times = onOthers->findTimes(exact, resident);
+  for (size_t i = 0; i != times.size(); ++i)
+    penalty += factor * std::max<int64_t>(times[i] - rivals[i], 0);
+  return penalty;
+}
+
+bool ProgramSearch::penalize(const std::vector<Baseline> &baselines) {
+  if (meter.options.others.empty() || !hasBest)
+    return false;
+  onOthers.emplace(model, number, meter.options.others);
+  for (const Baseline &baseline : baselines) {
+    std::vector<int64_t> times =
+        onOthers->findTimes(baseline.decisions.programs[number], resident);
+    if (rivals.empty())
+      rivals = times;
+    for (size_t i = 0; i != times.size(); ++i)
+      rivals[i] = std::min(rivals[i], times[i]);
+  }
+  bestPenalty = findPenalty(best);
+  return bestPenalty != 0;
 }
 
 std::optional<int64_t> ProgramSearch::consider(const ProgramDecisions &wanted) {
@@ -82,7 +119,7 @@ std::optional<int64_t> ProgramSearch::consider(const ProgramDecisions &wanted) {
   remember(outcome, scratch, wanted);
   if (!isWithin(outcome))
     return std::nullopt;
-  return outcome.meanTime;
+  return outcome.meanTime + findPenalty(scratch);
 }
 
 void ProgramSearch::setLimits(ProgramDecisions &decisions, uint16_t ahead,

@@ -10,8 +10,10 @@
 #define FSDP_LIB_PLANNER_PROGRAMSEARCH_H
 
 #include "Layout.h"
+#include "fsdp/Planner/Baselines.h"
 #include "fsdp/Planner/Search.h"
 
+#include <optional>
 #include <random>
 
 namespace fsdp::planner {
@@ -67,6 +69,9 @@ public:
   /// Of a small program; true if nothing was left out: see ExactSearch.cpp.
   bool searchAll();
   void searchNearby(int64_t evaluations, uint64_t seed);
+  /// From here on, what is slower than a baseline in one of the other scenarios
+  /// is penalized. True if the best is.
+  bool penalize(const std::vector<Baseline> &baselines);
   /// Launches later, waits earlier, and recomputes less, as far as that costs
   /// no time.
   void trim();
@@ -123,6 +128,7 @@ private:
   std::optional<int64_t> consider(const ProgramDecisions &wanted);
   void remember(const Outcome &outcome, const ProgramDecisions &exact,
                 const ProgramDecisions &wanted);
+  int64_t findPenalty(const ProgramDecisions &exact);
   static void setLimits(ProgramDecisions &decisions, uint16_t ahead,
                         uint16_t wait);
   static void clearJoins(ProgramDecisions &decisions);
@@ -171,7 +177,8 @@ private:
   std::vector<uint8_t> resident;
   EvaluationMeter &meter;
   Evaluator evaluator;
-  Layout layout;                        ///< For the order of uses.
+  std::optional<Evaluator> onOthers; ///< In the other scenarios: if penalized.
+  Layout layout;                     ///< For the order of uses.
   const std::vector<uint32_t> &modules; ///< That may be recomputed.
   std::vector<uint8_t> numStates;       ///< By module: 1, 2, or with Cheap 3.
   std::vector<uint32_t> mayKeep;        ///< Units of both phases, by first use.
@@ -181,6 +188,8 @@ private:
   bool hasBest = false;
   ProgramDecisions best, bestWanted, leanest, scratch;
   Outcome bestOutcome, leanestOutcome;
+  std::vector<int64_t> rivals; ///< The fastest baselines, by other scenario.
+  int64_t bestPenalty = 0;     ///< Nanoseconds.
   std::vector<Granularity> granularities; ///< The best, by time.
   /// By ladder, the last numbers of steps that were the fewest that fit.
   std::array<size_t, 2> fewestSteps = {0, 0};

@@ -8,7 +8,8 @@
 
 using namespace fsdp::planner;
 
-Times::Times(const Program &program, const Scenario &scenario) {
+Times::Times(const Program &program, const Scenario &scenario)
+    : contention(scenario.contention) {
   auto scale = [](int64_t time, double factor) {
     return int64_t(std::llround(double(time) * factor));
   };
@@ -31,6 +32,15 @@ const std::vector<Scenario> &fsdp::planner::getRobustScenarios() {
       {},
       {"a network of 20 % less bandwidth", 1 / 0.8, 1},
       {"computations that take 10 % longer", 1, 1.1}};
+  return scenarios;
+}
+
+const std::vector<Scenario> &fsdp::planner::getOtherScenarios() {
+  static const std::vector<Scenario> scenarios = {
+      {"a network of 20 % less bandwidth", 1 / 0.8, 1},
+      {"a network of 20 % more bandwidth", 1 / 1.2, 1},
+      {"computations that collectives slow by 5 %", 1, 1, 1024 / 20},
+      {"computations that collectives slow by 40 %", 1, 1, 1024 * 2 / 5}};
   return scenarios;
 }
 

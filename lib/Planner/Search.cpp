@@ -97,6 +97,7 @@ private:
   void searchResidents();
   void searchGrid(Candidate &candidate);
   void finish(Candidate &candidate, int64_t evaluations);
+  void repair(Candidate &candidate, int64_t evaluations);
   bool has(SearchStage stage) const { return options.stages & stage; }
   void note(const char *stage) {
     meter.stage = stage;
@@ -106,7 +107,7 @@ private:
   const StepModel &model;
   const SearchOptions &options;
   EvaluationMeter meter;
-  std::vector<Decisions> starts;
+  std::vector<Baseline> baselines;
   std::vector<size_t> mayStay; ///< Units.
   std::vector<Units> tried;    ///< The sets of resident units.
   Candidate best;
@@ -127,7 +128,10 @@ void StepSearch::begin(Candidate &candidate) {
   for (size_t p = 0; p != model.programs.size(); ++p) {
     auto program =
         std::make_unique<ProgramSearch>(model, p, candidate.resident, meter);
-    for (const Decisions &start : isFirst ? starts : options.starts)
+    if (isFirst)
+      for (const Baseline &baseline : baselines)
+        program->start(baseline.decisions.programs[p]);
+    for (const Decisions &start : options.starts)
       program->start(start.programs[p]);
     for (const Decisions &start : options.starts)
       program->startNear(start.programs[p]);
@@ -246,13 +250,29 @@ void StepSearch::finish(Candidate &candidate, int64_t evaluations) {
     searchNearby(p, isExact[p] ? mostAfterAll : evaluations);
 }
 
+/// Where it is slower elsewhere than a baseline: with so many evaluations more.
+void StepSearch::repair(Candidate &candidate, int64_t evaluations) {
+  if (options.others.empty())
+    return;
+  note("elsewhere");
+  size_t count = candidate.programs.size();
+  for (size_t p = 0; p != count; ++p) {
+    ProgramSearch &program = *candidate.programs[p];
+    if (!program.penalize(baselines))
+      continue;
+    int64_t part = evaluations / int64_t(count);
+    meter.limit += part;
+    program.searchNearby(part, options.seed);
+    for (const Baseline &baseline : baselines)
+      program.start(baseline.decisions.programs[p]);
+  }
+}
+
 /// Where nothing fits without resident units, nothing fits with some. They are
 /// chosen beside a step that is good without, unless the caller gave one.
 SearchAnswer StepSearch::run() {
   if (has(StartsStage))
-    for (Baseline &baseline : makeBaselines(model))
-      starts.push_back(std::move(baseline.decisions));
-  starts.insert(starts.end(), options.starts.begin(), options.starts.end());
+    baselines = makeBaselines(model);
   for (size_t i = 0; i != model.units.size(); ++i)
     if (model.units[i].residentBytes)
       mayStay.push_back(i);
@@ -267,6 +287,7 @@ SearchAnswer StepSearch::run() {
       searchResidents();
       finish(best, most);
     }
+    repair(best, most / 4);
   }
   if (has(TrimStage)) {
     note("trim");
@@ -285,14 +306,16 @@ SearchOptions fsdp::planner::makeSearchOptions(int64_t evaluations,
                                                bool robust) {
   SearchOptions options;
   options.evaluations = evaluations;
-  if (robust)
+  if (robust) {
     options.scenarios = getRobustScenarios();
+    options.others = getOtherScenarios();
+  }
   return options;
 }
 
 SearchOptions fsdp::planner::makeShort(SearchOptions options, Decisions start) {
   options.evaluations /= 4;
-  options.stages &= ~unsigned(SizesStage | CountsStage);
+  options.stages &= ~unsigned(SizesStage | CountsStage | BoundStage);
   options.starts = {std::move(start)};
   return options;
 }

@@ -22,6 +22,7 @@ struct Times {
   std::vector<int64_t> before = {0};
   std::vector<int64_t> calls; ///< Nanoseconds.
   std::vector<Costs> units;
+  std::optional<int64_t> contention; ///< If not that of the model.
 };
 
 } // namespace fsdp::planner

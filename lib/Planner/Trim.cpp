@@ -29,6 +29,10 @@ void ProgramSearch::trim() {
     int64_t time = onHalf.evaluate(trimmed, resident).time;
     if (time > halfTime)
       return false;
+    int64_t penalty = findPenalty(trimmed);
+    if (penalty > bestPenalty)
+      return false;
+    bestPenalty = penalty;
     bestOutcome = outcome;
     halfTime = time;
     return true;

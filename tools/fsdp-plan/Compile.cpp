@@ -433,12 +433,14 @@ Planner::tryWithin(int64_t spare, const planner::Decisions &near) {
   return succeeded(answer) ? std::optional(std::move(*answer)) : std::nullopt;
 }
 
-/// Until a plan fits; then nearer to the budget, as long as that is worth it.
+/// Until a plan fits; then nearer to the budget, as long as that is worth it: a
+/// plan is about as fast as what did not fit into the whole budget, at most.
 /// Between what is too little for a plan and too much for any decisions, there
 /// may be something. What the last plan left is too little for the next: with
 /// as much, its decisions would be found again.
 LogicalResult Planner::searchWithin(Try &best) {
   constexpr int mostTries = 8, mostBetween = 3;
+  const int64_t enoughTime = best.answer.outcome.time / 1000 * 1002;
   int64_t tooLittle = 0, spare = 0;
   std::optional<int64_t> enough, tooMuch;
   auto leaveMore = [&](const Try &tried) {
@@ -446,8 +448,11 @@ LogicalResult Planner::searchWithin(Try &best) {
     spare = tooLittle + tried.excess + tried.excess / 4;
   };
   leaveMore(best);
-  for (int tries = 1, between = 0; tries != mostTries && between != mostBetween;
-       ++tries) {
+  auto isFast = [&] {
+    return best.excess <= 0 && best.answer.outcome.time <= enoughTime;
+  };
+  for (int tries = 1, between = 0;
+       tries != mostTries && between != mostBetween && !isFast(); ++tries) {
     std::optional<planner::SearchAnswer> answer =
         tryWithin(spare, best.answer.decisions);
     if (!answer) {
@@ -471,8 +476,8 @@ LogicalResult Planner::searchWithin(Try &best) {
       enough = spare;
     between += enough.has_value();
     if (auto most = enough ? enough : tooMuch) {
-      int64_t middle = (tooLittle + *most) / 2;
-      spare = fits ? middle : std::min(spare, middle);
+      int64_t nearer = tooLittle + (*most - tooLittle) / 4;
+      spare = fits ? nearer : std::min(spare, nearer);
     }
   }
   if (best.excess <= 0 || !tooMuch)
@@ -501,6 +506,7 @@ FailureOr<Compilation> Planner::run() {
       decide(0, search, [&] { return advise(); });
   if (failed(answer))
     return failure();
+  const std::optional<planner::Bound> bound = answer->bound;
   FailureOr<Try> best = carryOut(std::move(*answer));
   if (failed(best) || (best->excess > 0 && failed(searchWithin(*best))))
     return failure();
@@ -515,6 +521,7 @@ FailureOr<Compilation> Planner::run() {
   if (failed(made))
     return failure();
   best->answer.evaluations = evaluations;
+  best->answer.bound = bound; // of the whole budget
   made->decisions = planner::write(built.model, best->answer.decisions);
   std::vector<std::string> resident;
   for (auto [unit, isIn] :

@@ -42,6 +42,10 @@ public:
   Outcome evaluate(const ProgramDecisions &decisions,
                    const std::vector<uint8_t> &resident);
 
+  /// Nanoseconds in each scenario; none if it exceeds the budget.
+  std::vector<int64_t> findTimes(const ProgramDecisions &decisions,
+                                 const std::vector<uint8_t> &resident);
+
   /// Takes `ahead` and `wait` as upper limits and lowers them to what fits into
   /// the model's budget, waits first, each in the order of issue. Where even
   /// zeros do not fit, these are what it evaluates.

@@ -72,9 +72,9 @@ Explanation::Price findPrice(StepModel model, const Decisions &decisions,
                              const SearchOptions &options);
 
 /// Explains decisions for a model that `check` accepts. `options`: of the
-/// search, from which short ones go on.
+/// search, from which short ones go on with half of their evaluations.
 Explanation explain(const StepModel &model, const Decisions &decisions,
-                    const SearchOptions &options);
+                    SearchOptions options);
 
 } // namespace fsdp::planner
 

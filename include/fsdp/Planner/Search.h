@@ -49,6 +49,9 @@ struct SearchOptions {
   /// What it minimizes is the mean time of these; the first is the prediction,
   /// and no other is faster.
   std::vector<Scenario> scenarios = {Scenario()};
+  /// On none of these is an answer slower than the fastest baseline there, as
+  /// long as there is a step that is not.
+  std::vector<Scenario> others;
   /// Called now and then; the search ends when it returns false.
   std::function<bool(const SearchProgress &)> progress;
 };
@@ -57,7 +60,7 @@ struct SearchOptions {
 SearchOptions makeSearchOptions(int64_t evaluations, bool robust);
 
 /// Goes on from decisions, for another budget or other scenarios: the same
-/// search without a grid, of a quarter of the evaluations.
+/// search without a grid and a bound, of a quarter of the evaluations.
 SearchOptions makeShort(SearchOptions options, Decisions start);
 
 struct SearchAnswer {
