@@ -2,12 +2,13 @@
 
     python benchmarks/planner.py                             # all below, some minutes
     python benchmarks/planner.py 7b --budgets 6 --evaluations 20000
+    python benchmarks/planner.py fixtures                    # those of test/fixtures, on each GPU of hardware/
 
 Each row is one `fsdp-plan --auto`: the whole way to a plan that is proved. Budgets go from the smallest that is known to work to that
 of the step that holds most. Times of steps are predictions by the hardware file; "policy" is the fastest of the known policies that keeps
 to the budget. "alone" is what decisions for the prediction alone would change: as predicted, and where the network has 20 % less bandwidth.
 "elsewhere" is by how much the plan is faster than the fastest policy where the network has 20 % less bandwidth, 20 % more, and a contention of 0.05
-and 0.40, for none of which it was searched. CPU time is that of the command, in all.
+and 0.40. CPU time is that of the command, in all.
 """
 
 from __future__ import annotations
@@ -33,8 +34,10 @@ CASES = {  # the archive, ranks, the hardware, and options
     "7b-slow": ("llama_7b.pt2.zst", 64, "h100", ("--device", "cuda", "--reshard-after-forward", "8", "--what-if", "link.network.gbytes=0.125x")),
     "405b": ("llama_405b.pt2.zst", 10000, "h100", ("--device", "cuda")),
 }
-
-
+FIXTURE_CASES = {
+    f"{model.stem}, {hardware.stem}": (model.name, 4, hardware.stem, ("--bind", "hint"))
+    for model in sorted(FIXTURES.glob("*.pt2")) for hardware in sorted((ROOT / "hardware").glob("*.toml")) if hardware.stem != "cpu"
+}
 DEVIATIONS = ("link.gbytes=0.8x", "link.gbytes=1.2x", "contention=0.263158x", "contention=2.105264x")  # 0.19 is 0.05, and 0.40
 
 
@@ -66,7 +69,7 @@ def compile_plan(model: Path, ranks: int, hardware: str, options: tuple, budget:
     ran = subprocess.run(list(map(str, command)), capture_output=True, text=True)
     seconds = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before.ru_utime
     if ran.returncode:
-        smallest = re.search(r"known to work is (\d+) bytes", ran.stderr)
+        smallest = re.search(r"(?:known to work is|needs an arena of) (\d+) bytes", ran.stderr)
         if not smallest:
             raise SystemExit(ran.stderr)
         return {"smallest": int(smallest[1])}
@@ -84,7 +87,7 @@ def find_policy(report: dict, budget: int) -> dict | None:
 
 
 def measure(name: str, count: int, evaluations: int, folder: Path) -> list[dict]:
-    archive, ranks, hardware, options = CASES[name]
+    archive, ranks, hardware, options = (CASES | FIXTURE_CASES)[name]
     model = unpack(archive, folder)
     find = lambda budget, deviation="": compile_plan(model, ranks, hardware, options, budget, evaluations, folder, deviation)  # noqa: E731
     most = find(None)["memory"]["arena_bytes"]
@@ -101,7 +104,7 @@ def measure(name: str, count: int, evaluations: int, folder: Path) -> list[dict]
         assert best is None or search["step_ns"] <= best["nanoseconds"], (name, budget, best)
         elsewhere = []
         for deviation in DEVIATIONS if best else ():
-            other = find(None, deviation)
+            other = find(budget, deviation)
             elsewhere.append(100 * (1 - other["predicted"]["step_ns"] / find_policy(other, search["budget_bytes"])["nanoseconds"]))
         alone = [100 * (point["nanoseconds"] / time - 1)
                  for point, time in zip(search["nominal"], (search["step_ns"], search["scenarios"][0]["nanoseconds"]))]
@@ -112,16 +115,17 @@ def measure(name: str, count: int, evaluations: int, folder: Path) -> list[dict]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; all by default")
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}, all by default; or fixtures")
     parser.add_argument("--budgets", type=int, default=6, metavar="N")
     parser.add_argument("--evaluations", type=int, default=20000, metavar="N")
     arguments = parser.parse_args()
-    if unknown := set(arguments.cases) - set(CASES):
-        parser.error(f"expected cases of {', '.join(CASES)}; found {', '.join(sorted(unknown))}")
+    if unknown := set(arguments.cases) - set(CASES) - {"fixtures"}:
+        parser.error(f"expected cases of {', '.join(CASES)}, or fixtures; found {', '.join(sorted(unknown))}")
+    cases = [case for name in arguments.cases or CASES for case in (FIXTURE_CASES if name == "fixtures" else [name])]
     print("| step | budget, MiB | best policy, ms | searched, ms | bound, ms | gap, % | alone, % | elsewhere, % | CPU, s |\n" + "|---" * 9 + "|")
     gaps, elsewhere = [], []
     with tempfile.TemporaryDirectory() as folder:
-        for name in arguments.cases or CASES:
+        for name in cases:
             for row in measure(name, arguments.budgets, arguments.evaluations, Path(folder)):
                 budget = f"| {name} | {row['budget'] / 2**20:,.1f} "
                 if "smallest" in row:
