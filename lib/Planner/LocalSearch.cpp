@@ -156,6 +156,10 @@ void ProgramSearch::searchNearby(int64_t evaluations, uint64_t seed) {
       move(next, random);
     if (meter.isDone())
       return;
+    if (next == current) { // what was drawn was there: it counts, and is known
+      meter.spend();
+      continue;
+    }
     std::optional<int64_t> time = consider(next);
     if (!time)
       continue;

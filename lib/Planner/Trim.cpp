@@ -10,6 +10,10 @@
 
 #include "ProgramSearch.h"
 
+#include <array>
+#include <limits>
+#include <numeric>
+
 using namespace fsdp::planner;
 
 /// The last launch first, and the first wait: each is a limit to those before
@@ -17,24 +21,32 @@ using namespace fsdp::planner;
 void ProgramSearch::trim() {
   if (!hasBest)
     return;
-  const std::vector<Scenario> half = {getHalfNetwork()};
-  Evaluator onHalf(model, number, half);
-  int64_t halfTime = onHalf.evaluate(best, resident).time;
+  std::vector<Scenario> scenarios = meter.options.scenarios;
+  scenarios.push_back(getHalfNetwork());
+  Evaluator onAll(model, number, scenarios);
+  // As predicted, in the sum of those that it minimizes, and on half a network.
+  auto findKey = [&](const ProgramDecisions &decisions) {
+    std::vector<int64_t> times = onAll.findTimes(decisions, resident);
+    std::array<int64_t, 3> key;
+    key.fill(std::numeric_limits<int64_t>::max());
+    if (!times.empty())
+      key = {times.front(),
+             std::accumulate(times.begin(), times.end() - 1, int64_t()),
+             times.back()};
+    return key;
+  };
+  std::array<int64_t, 3> fastest = findKey(best);
   ProgramDecisions trimmed = best;
   auto isAsFast = [&] {
-    Outcome outcome = evaluator.evaluate(trimmed, resident);
-    if (!isWithin(outcome) || outcome.time > bestOutcome.time ||
-        outcome.meanTime > bestOutcome.meanTime)
-      return false;
-    int64_t time = onHalf.evaluate(trimmed, resident).time;
-    if (time > halfTime)
-      return false;
+    std::array<int64_t, 3> key = findKey(trimmed);
+    for (size_t i = 0; i != key.size(); ++i)
+      if (key[i] > fastest[i])
+        return false;
     int64_t penalty = findPenalty(trimmed);
     if (penalty > bestPenalty)
       return false;
     bestPenalty = penalty;
-    bestOutcome = outcome;
-    halfTime = time;
+    fastest = key;
     return true;
   };
   auto lower = [&](uint16_t &slots) {
@@ -75,4 +87,5 @@ void ProgramSearch::trim() {
       trimmed = std::move(before);
     }
   best = std::move(trimmed);
+  bestOutcome = evaluator.evaluate(best, resident);
 }
