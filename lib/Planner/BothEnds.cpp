@@ -163,7 +163,7 @@ size_t Packer::placeOthers(Split &split, Gap gap, int64_t arena,
 }
 
 void Packer::packOthers(Split &split, const Way &way, size_t &placements) {
-  constexpr size_t maxTries = 16, maxPlacements = 150000;
+  constexpr size_t maxTries = 16, maxPlacements = 50000;
   if (bestArena <= enough)
     return;
   int64_t arena =

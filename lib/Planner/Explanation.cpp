@@ -5,6 +5,7 @@
 #include "fsdp/Planner/Baselines.h"
 
 #include <algorithm>
+#include <future>
 #include <tuple>
 
 using namespace fsdp::planner;
@@ -55,14 +56,18 @@ static void evaluateBaselines(const StepModel &model,
 Explanation fsdp::planner::explain(const StepModel &model,
                                    const Decisions &decisions,
                                    SearchOptions options) {
-  options.evaluations /= 2; // the last tenths of a percent explain nothing
+  options.stages &= ~unsigned(TrimStage); // only times are asked for
   Explanation explanation;
+  auto pricing = std::async(std::launch::async, [&] {
+    return model.budget == StepModel().budget
+               ? std::nullopt
+               : std::optional(findPrice(model, decisions, options));
+  });
   evaluateBaselines(model, explanation);
   explanation.scenarios = evaluateScenarios(model, decisions);
   if (options.scenarios.size() > 1)
     explanation.nominal = evaluateNominal(model, decisions, options);
-  if (model.budget != StepModel().budget)
-    explanation.price = findPrice(model, decisions, options);
+  explanation.price = pricing.get();
   return explanation;
 }
 

@@ -72,7 +72,7 @@ Explanation::Price findPrice(StepModel model, const Decisions &decisions,
                              const SearchOptions &options);
 
 /// Explains decisions for a model that `check` accepts. `options`: of the
-/// search, from which short ones go on with half of their evaluations.
+/// search, from which short ones go on.
 Explanation explain(const StepModel &model, const Decisions &decisions,
                     SearchOptions options);
 
