@@ -42,15 +42,16 @@ struct SearchProgress {
 };
 
 struct SearchOptions {
-  int64_t evaluations = 20000; ///< The most, of programs, beside the starts.
+  /// The most, of programs, beside the starts; a quarter more for `others`.
+  int64_t evaluations = 20000;
   uint64_t seed = 1;
   unsigned stages = allSearchStages; ///< Of `SearchStage`.
   std::vector<Decisions> starts;     ///< Beside the baselines.
   /// What it minimizes is the mean time of these; the first is the prediction,
   /// and no other is faster.
   std::vector<Scenario> scenarios = {Scenario()};
-  /// On none of these is an answer slower than the fastest baseline there, as
-  /// long as there is a step that is not.
+  /// Where an answer is slower than the fastest baseline is there, it is
+  /// searched on for one that is not.
   std::vector<Scenario> others;
   /// Called now and then; the search ends when it returns false.
   std::function<bool(const SearchProgress &)> progress;
