@@ -96,8 +96,6 @@ int64_t ProgramSearch::findPenalty(const ProgramDecisions &exact) {
 }
 
 bool ProgramSearch::penalize(const std::vector<Baseline> &baselines) {
-  if (meter.options.others.empty() || !hasBest)
-    return false;
   onOthers.emplace(model, number, meter.options.others);
   for (const Baseline &baseline : baselines) {
     std::vector<int64_t> times =

@@ -70,7 +70,7 @@ public:
   bool searchAll();
   void searchNearby(int64_t evaluations, uint64_t seed);
   /// From here on, what is slower than a baseline in one of the other scenarios
-  /// is penalized. True if the best is.
+  /// is penalized. True if the best is, which there must be.
   bool penalize(const std::vector<Baseline> &baselines);
   /// Launches later, waits earlier, and recomputes less, as far as that costs
   /// no time.

@@ -10,9 +10,8 @@
 
 #include "ProgramSearch.h"
 
-#include <array>
-#include <limits>
-#include <numeric>
+#include <algorithm>
+#include <functional>
 
 using namespace fsdp::planner;
 
@@ -24,29 +23,18 @@ void ProgramSearch::trim() {
   std::vector<Scenario> scenarios = meter.options.scenarios;
   scenarios.push_back(getHalfNetwork());
   Evaluator onAll(model, number, scenarios);
-  // As predicted, in the sum of those that it minimizes, and on half a network.
-  auto findKey = [&](const ProgramDecisions &decisions) {
-    std::vector<int64_t> times = onAll.findTimes(decisions, resident);
-    std::array<int64_t, 3> key;
-    key.fill(std::numeric_limits<int64_t>::max());
-    if (!times.empty())
-      key = {times.front(),
-             std::accumulate(times.begin(), times.end() - 1, int64_t()),
-             times.back()};
-    return key;
-  };
-  std::array<int64_t, 3> fastest = findKey(best);
+  std::vector<int64_t> fastest = onAll.findTimes(best, resident);
   ProgramDecisions trimmed = best;
   auto isAsFast = [&] {
-    std::array<int64_t, 3> key = findKey(trimmed);
-    for (size_t i = 0; i != key.size(); ++i)
-      if (key[i] > fastest[i])
-        return false;
+    std::vector<int64_t> times = onAll.findTimes(trimmed, resident);
+    if (times.empty() || !std::equal(times.begin(), times.end(),
+                                     fastest.begin(), std::less_equal<>()))
+      return false;
     int64_t penalty = findPenalty(trimmed);
     if (penalty > bestPenalty)
       return false;
     bestPenalty = penalty;
-    fastest = key;
+    fastest = times;
     return true;
   };
   auto lower = [&](uint16_t &slots) {
