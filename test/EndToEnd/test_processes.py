@@ -296,6 +296,25 @@ def test_a_rank_that_dies_is_named(deed, rank, plans, references, operators):
     assert ran.returncode != 0
 
 
+# The others know it from the start, though nobody has read anything yet.
+def test_a_rank_that_dies_while_the_others_wait_for_it_is_named(plans, tmp_path):
+    slow = tmp_path / "python3"
+    slow.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\nexec cat > {tmp_path}/lines\n")
+    slow.chmod(0o755)
+    command = ["mpirun", "-n", "3", BUILD / "bin" / "fsdp-run", plans("gpt2", 3), "--backend", "mpi", "--weights", FIXTURES / "gpt2.pt2",
+               "--data", FIXTURES / "gpt2_train2x5.safetensors", "--steps", "2", "--tensorboard", tmp_path / "events"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          env={**os.environ, **OPEN_MPI, "PATH": f"{tmp_path}:{os.environ['PATH']}"}) as running:
+        while not (tmp_path / "started").exists():
+            time.sleep(0.01)
+        (first,) = [process for process in children(running.pid) if children(process)]
+        os.kill(first, signal.SIGKILL)
+        [(stdout, said)] = communicate([running], 60)
+    (error,) = [line for line in said.splitlines() if line.startswith("error: ")]
+    assert re.fullmatch(rf"error: rank 0 \(process {first} on \S+\) has ended before the run did", error), error
+    assert running.returncode != 0 and "step 1/" not in stdout
+
+
 # At any moment: while MPI starts, plans are read or tensors loaded, in a step, between steps, while others wait.
 @pytest.mark.parametrize("overlap", [False, True], ids=["inline", "overlap"])
 def test_kill_at_random_moments(overlap, plans, request, tmp_path):

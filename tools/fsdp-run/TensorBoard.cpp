@@ -105,7 +105,10 @@ void TensorBoard::listen(int milliseconds, std::string_view awaited) {
         end - Clock::now());
     pollfd each{replies, POLLIN, 0};
     char part[1024];
-    if (left < 0ms || ::poll(&each, 1, static_cast<int>(left.count())) <= 0)
+    int found = left < 0ms ? 0 : ::poll(&each, 1, int(left.count()));
+    if (found < 0 && errno == EINTR)
+      continue; // A signal asks for the end of the run, not of this process.
+    if (found <= 0)
       return;
     ssize_t count = ::read(replies, part, sizeof part);
     if (count <= 0)

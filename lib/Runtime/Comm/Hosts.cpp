@@ -31,6 +31,17 @@ std::vector<unsigned> fsdp::mapRanks(std::span<const std::string> hosts,
   return ranks;
 }
 
+World fsdp::makeWorld(std::span<const Process> processes, unsigned own,
+                      RankMap map) {
+  World world;
+  world.processes.assign(processes.begin(), processes.end());
+  std::vector<unsigned> ranks = mapRanks(world.hosts(), map);
+  world.rank = ranks[own];
+  for (std::size_t number = 0; number != ranks.size(); ++number)
+    world.processes[ranks[number]] = processes[number];
+  return world;
+}
+
 Error fsdp::differentMaps() {
   return Error("--map: expected the same for all processes, found two");
 }

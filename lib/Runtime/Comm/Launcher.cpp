@@ -183,38 +183,36 @@ std::vector<std::string> fsdp::exchange(unsigned process, unsigned processes,
   return lines;
 }
 
-/// Of all processes, by number.
-static std::vector<std::string>
-exchangeHosts(const LaunchedProcess &launch, const std::string &ownHost,
-              RankMap map, Store &store, std::chrono::milliseconds timeout) {
+/// All of them, by number.
+static std::vector<Process>
+exchangeProcesses(const LaunchedProcess &launch, const std::string &ownHost,
+                  RankMap map, Store &store,
+                  std::chrono::milliseconds timeout) {
   const char shown = map == RankMap::Hosts ? 'h' : 'l';
-  std::vector<std::string> hosts = exchange(launch.process, launch.processes,
-                                            shown + ownHost, store, timeout);
-  for (std::string &host : hosts) {
-    if (host[0] != shown)
+  std::vector<Process> processes;
+  for (const std::string &line :
+       exchange(launch.process, launch.processes,
+                shown + encodeProcess(ownProcess(ownHost)), store, timeout)) {
+    if (!line.starts_with(shown))
       throw differentMaps();
-    host.erase(0, 1);
+    processes.push_back(decodeProcess(line.substr(1)));
   }
-  return hosts;
+  return processes;
 }
 
 World fsdp::joinWorld(const LaunchedProcess &launch, const std::string &ownHost,
                       RankMap map, std::chrono::milliseconds timeout) {
-  World world;
-  world.hosts = {ownHost};
   if (launch.processes == 1)
-    return world;
+    return {.processes = {ownProcess(ownHost)}};
   std::uint16_t port = launch.port;
-  world.store = launch.process == 0 && !launch.isServed
-                    ? serveStore(launch.host, port)
-                    : connectStore(launch.host, port, launch.prefix);
-  std::vector<std::string> hosts =
-      exchangeHosts(launch, ownHost, map, *world.store, timeout);
-  std::vector<unsigned> ranks = mapRanks(hosts, map);
-  world.rank = ranks[launch.process];
-  world.hosts.resize(hosts.size());
-  for (std::size_t process = 0; process != hosts.size(); ++process)
-    world.hosts[ranks[process]] = hosts[process];
+  std::shared_ptr<Store> store =
+      launch.process == 0 && !launch.isServed
+          ? serveStore(launch.host, port)
+          : connectStore(launch.host, port, launch.prefix);
+  World world =
+      makeWorld(exchangeProcesses(launch, ownHost, map, *store, timeout),
+                launch.process, map);
+  world.store = std::move(store);
   return world;
 }
 

@@ -7,8 +7,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -38,25 +36,6 @@ static void takeSignal(int signal) {
   ++signalsTaken;
   wake(signalWakeup);
   errno = cause;
-}
-
-std::string Lifeline::ownSpace() {
-  std::error_code failed;
-  std::string name =
-      std::filesystem::read_symlink("/proc/self/ns/pid", failed).string();
-  return failed || name.empty() ? "?" : name; // "pid:[4026531836]"
-}
-
-/// Also true of one that has ended and is still in the process table.
-static bool isDead(pid_t process) {
-  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
-  std::string text;
-  if (!std::getline(file, text))
-    return true;
-  // "12 (name) Z ...", where the name may contain anything.
-  std::size_t state = text.rfind(") ");
-  return state == std::string::npos || text[state + 2] == 'Z' ||
-         text[state + 2] == 'X';
 }
 
 Lifeline::Lifeline(Options given)
@@ -126,8 +105,7 @@ bool Lifeline::isInterrupted() const {
   return options.takesSignals && signalsTaken != 0;
 }
 
-static Error describe(unsigned rank, const Lifeline::Process &process,
-                      const char *what) {
+static Error describe(unsigned rank, const Process &process, const char *what) {
   return Error("rank " + std::to_string(rank) + " (process " +
                    std::to_string(process.number) + " on " + process.host +
                    ") " + what,

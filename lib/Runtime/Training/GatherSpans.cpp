@@ -27,6 +27,7 @@ std::vector<Span> fsdp::gatherSpans(const planfile::Plan &plan,
   double here = findOrigin();
   std::string shown(sizeof here, '\0');
   std::memcpy(shown.data(), &here, sizeof here);
+  const std::vector<std::string> hosts = processes.hosts();
   processes.consult(
       "show what was run", shown + encodeSpans(own),
       [&](const std::vector<std::string> &texts) {
@@ -41,7 +42,7 @@ std::vector<Span> fsdp::gatherSpans(const planfile::Plan &plan,
                         Failure::RankFailed);
           std::vector<Span> spans =
               decodeSpans(plan, rank, text.substr(sizeof there));
-          bool isNear = processes.hosts()[rank] == processes.hosts()[0];
+          bool isNear = hosts[rank] == hosts[0];
           double shift = isNear ? 0 : there - here;
           for (Span &span : spans) {
             span.begin += shift;

@@ -18,7 +18,6 @@
 #include <map>
 #include <sstream>
 #include <thread>
-#include <unistd.h>
 
 using namespace fsdp;
 using namespace std::chrono_literals;
@@ -56,6 +55,14 @@ Processes::Processes(const std::string &backend, const std::string &map) {
   world = connected->world();
   if (!isFirst() && !std::freopen("/dev/null", "w", stdout))
     throw Error("/dev/null: cannot be opened");
+  if (size() == 1)
+    return;
+  lifeline = std::make_shared<Lifeline>(
+      Lifeline::Options{world.store, world.processes, world.rank, true});
+  // Not in its thread: what else the failure stops may hang.
+  subscription = lifeline->subscribe([this](const Error &error) {
+    stopping = std::thread([this, error] { stop(error); });
+  });
 }
 
 Processes::Processes(World world, std::chrono::milliseconds timeout)
@@ -71,11 +78,6 @@ Processes::~Processes() {
 
 RankRange Processes::ranks(unsigned worldSize) const {
   return size() == 1 ? RankRange(worldSize) : RankRange(world.rank, 1);
-}
-
-unsigned Processes::onThisMachine() const {
-  return static_cast<unsigned>(
-      std::ranges::count(world.hosts, world.hosts[world.rank]));
 }
 
 void Processes::note(const std::string &sentence) const {
@@ -100,7 +102,6 @@ namespace {
 
 /// What a process brings: its facts, or why it cannot go on.
 struct Brought {
-  std::string process = {}; ///< Its number and where that is known.
   std::string files = {};
   std::vector<Fact> facts = {};
   std::optional<Error> error = {};
@@ -108,10 +109,10 @@ struct Brought {
 
 } // namespace
 
-/// Texts that are separated by zeros: the number of the process, its files, the
-/// failure if there is one, names and values.
+/// Texts that are separated by zeros: the files of the process, the failure if
+/// there is one, names and values.
 static std::string encode(const Brought &brought) {
-  std::string text = brought.process + '\0' + brought.files + '\0' +
+  std::string text = brought.files + '\0' +
                      (brought.error ? encodeFailure(*brought.error) : "") +
                      '\0';
   for (const Fact &fact : brought.facts)
@@ -127,7 +128,6 @@ static Brought decode(std::string_view text) {
     text.remove_prefix(std::min(end + 1, text.size()));
     return part;
   };
-  brought.process = next();
   brought.files = next();
   if (std::string failure = next(); !failure.empty())
     brought.error = decodeFailure(failure);
@@ -216,7 +216,6 @@ void Processes::agree(const std::function<Given()> &prepare) {
     return;
   }
   Brought own;
-  own.process = std::to_string(::getpid()) + ' ' + Lifeline::ownSpace();
   try {
     auto [facts, files] = prepare();
     own.facts = std::move(facts);
@@ -235,33 +234,22 @@ void Processes::agree(const std::function<Given()> &prepare) {
           await(key + std::to_string(rank), rank, "say what it is to run")));
     if (std::optional<Error> verdict = judge(all))
       throw tellFailure(*world.store, *verdict);
-    std::string processes;
+    std::string sharers;
     std::map<std::string_view, std::size_t> firsts;
     for (std::size_t rank = 0; rank != all.size(); ++rank)
-      processes +=
-          all[rank].process + ' ' +
+      sharers +=
           std::to_string(firsts.emplace(all[rank].files, rank).first->second) +
           ' ';
-    world.store->set(agreed, processes);
+    world.store->set(agreed, sharers);
   }
-  std::istringstream processes(await(agreed, 0, "agree"));
-  std::vector<Lifeline::Process> peers;
-  for (unsigned rank = 0; rank != size(); ++rank) {
-    Lifeline::Process &peer = peers.emplace_back(world.hosts[rank]);
-    if (!(processes >> peer.number >> peer.space >>
-          firstWithFiles.emplace_back()) ||
-        peer.number < 1 || firstWithFiles.back() > rank)
-      throw Error("expected the processes of all ranks from rank 0, found "
-                  "none of rank " +
+  std::istringstream sharers(await(agreed, 0, "agree"));
+  for (unsigned rank = 0; rank != size(); ++rank)
+    if (!(sharers >> firstWithFiles.emplace_back()) ||
+        firstWithFiles.back() > rank)
+      throw Error("expected from rank 0 who has the same files, found nothing "
+                  "of rank " +
                       std::to_string(rank),
                   Failure::RankFailed);
-  }
-  lifeline = std::make_shared<Lifeline>(
-      Lifeline::Options{world.store, std::move(peers), world.rank, true});
-  // Not in its thread: what else the failure stops may hang.
-  subscription = lifeline->subscribe([this](const Error &error) {
-    stopping = std::thread([this, error] { stop(error); });
-  });
 }
 
 void Processes::compareFiles(const std::string &what,
@@ -356,14 +344,13 @@ Error Processes::tell(const Error &error) noexcept {
     // process closes its files a little before it is seen to have ended.
     std::optional<Error> dead;
     for (auto end = std::chrono::steady_clock::now() + 600ms;
-         lifeline && !(dead = lifeline->findDead()) &&
+         !(dead = lifeline->findDead()) &&
          std::chrono::steady_clock::now() < end;)
       std::this_thread::sleep_for(5ms);
-    if (!isSaid.exchange(true) && (!lifeline || lifeline->isLowestHere())) {
+    if (!isSaid.exchange(true) && lifeline->isLowestHere()) {
       printError(dead ? dead->what() : sentence);
       // Who comes late finds a lower rank here, and does not say it again.
-      if (lifeline)
-        std::this_thread::sleep_for(1s);
+      std::this_thread::sleep_for(1s);
     }
   }
   return first;

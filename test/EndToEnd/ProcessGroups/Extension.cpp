@@ -138,7 +138,7 @@ public:
     options.timeout = spanOf(timeout);
     options.processes = world.size();
     options.overlap = overlap;
-    hosts = world.hosts;
+    hosts = world.hosts();
     session.emplace(plan.plan(), RankRange(world.rank, 1), std::move(options));
     Weights file = Weights::open(weights);
     file.load(file.match(plan), *session);

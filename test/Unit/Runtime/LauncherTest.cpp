@@ -139,7 +139,7 @@ TEST(Launcher, RanksOfAMachineAreConsecutive) {
   std::vector<unsigned> ranks;
   for (const World &world : worlds) {
     ranks.push_back(world.rank);
-    EXPECT_THAT(world.hosts, ElementsAre("a", "a", "b", "b"));
+    EXPECT_THAT(world.hosts(), ElementsAre("a", "a", "b", "b"));
   }
   EXPECT_THAT(ranks, ElementsAre(0, 2, 1, 3));
 }

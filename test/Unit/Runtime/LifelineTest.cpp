@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
+#include <tuple>
 #include <unistd.h>
 
 #include <future>
@@ -78,7 +79,7 @@ TEST(Lifeline, NamesAProcessOfThisMachineThatEnds) {
     ::pause();
     ::_exit(0);
   }
-  std::string space = Lifeline::ownSpace();
+  std::string space = ownProcess("here").space;
   auto lifeline = std::make_shared<Lifeline>(Lifeline::Options{
       .store = makeLocalStore(),
       .processes = {{"here", space, ::getpid()}, {"here", space, child}}});
@@ -92,6 +93,17 @@ TEST(Lifeline, NamesAProcessOfThisMachineThatEnds) {
                                           " on here) has ended before the run "
                                           "did");
   ::waitpid(child, nullptr, 0);
+}
+
+TEST(Process, IsWhatItSays) {
+  Process own = ownProcess("here, or there");
+  Process read = decodeProcess(encodeProcess(own));
+  EXPECT_EQ(std::tie(read.host, read.space, read.number),
+            std::tie(own.host, own.space, own.number));
+  EXPECT_FALSE(isDead(own.number));
+  for (const char *line : {"", "0 pid:[1] a", "-1 pid:[1] a", "x", "12",
+                           "12 pid:[1]", "99999999999 pid:[1] a"})
+    EXPECT_THROW(decodeProcess(line), Error) << line;
 }
 
 // A number of another machine means nothing here.

@@ -33,6 +33,7 @@
 #define FSDP_RUNTIME_COMM_COMM_H
 
 #include "fsdp/Runtime/Device/Device.h"
+#include "fsdp/Runtime/Processes/Process.h"
 #include "fsdp/Runtime/Processes/Store.h"
 
 #include <algorithm>
@@ -117,14 +118,27 @@ struct RankRange {
 /// sees them.
 struct World {
   unsigned rank = 0;
-  std::vector<std::string> hosts = {""};  ///< Of each process, by rank.
+  std::vector<Process> processes = {{}};  ///< By rank.
   std::shared_ptr<Store> store = nullptr; ///< Null: there is one process.
 
-  unsigned size() const { return static_cast<unsigned>(hosts.size()); }
+  unsigned size() const { return static_cast<unsigned>(processes.size()); }
+  /// Of each process, by rank.
+  std::vector<std::string> hosts() const {
+    std::vector<std::string> names;
+    for (const Process &process : processes)
+      names.push_back(process.host);
+    return names;
+  }
+  /// How many processes are on the machine of this one.
+  unsigned onThisMachine() const {
+    return static_cast<unsigned>(
+        std::ranges::count(processes, processes[rank].host, &Process::host));
+  }
   /// The number of this process among those of its machine, from 0.
   unsigned local() const {
-    auto own = hosts.begin() + rank;
-    return static_cast<unsigned>(std::count(hosts.begin(), own, *own));
+    auto own = processes.begin() + rank;
+    return static_cast<unsigned>(
+        std::ranges::count(processes.begin(), own, own->host, &Process::host));
   }
 };
 

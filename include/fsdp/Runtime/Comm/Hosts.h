@@ -23,6 +23,10 @@ namespace fsdp {
 std::vector<unsigned> mapRanks(std::span<const std::string> hosts,
                                RankMap map = RankMap::Hosts);
 
+/// The world of these processes, which are in the order of the launcher, as the
+/// one with number `own` sees it; without a store.
+World makeWorld(std::span<const Process> processes, unsigned own, RankMap map);
+
 /// "WORLD_SIZE is 4" if a launcher has started several processes like this one,
 /// by the environment; or else nothing.
 std::string describeLaunch();

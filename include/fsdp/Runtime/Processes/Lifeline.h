@@ -17,6 +17,7 @@
 #ifndef FSDP_RUNTIME_PROCESSES_LIFELINE_H
 #define FSDP_RUNTIME_PROCESSES_LIFELINE_H
 
+#include "fsdp/Runtime/Processes/Process.h"
 #include "fsdp/Runtime/Processes/Store.h"
 #include "fsdp/Runtime/Support/Error.h"
 
@@ -29,23 +30,12 @@
 #include <thread>
 #include <vector>
 
-#include <sys/types.h>
-
 namespace fsdp {
 
 class Lifeline : public std::enable_shared_from_this<Lifeline> {
 public:
   /// Between two questions to the store, while nothing is wrong.
   static constexpr std::chrono::seconds period{1};
-
-  struct Process {
-    std::string host;
-    std::string space; ///< Of the numbers of processes: those of another one
-                       ///< mean nothing here.
-    pid_t number = 0;
-  };
-  /// The `space` of this process.
-  static std::string ownSpace();
 
   struct Options {
     std::shared_ptr<Store> store =

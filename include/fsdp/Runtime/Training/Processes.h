@@ -1,9 +1,9 @@
 //===- Processes.h - The processes of one run -------------------*- C++ -*-===//
 //
-// A run of several processes speaks with one voice: they agree on what they are
-// given before anything is loaded, rank 0 alone reports, an error is said once,
-// and all end with the same exit code. From then on, each looks after the
-// others.
+// A run of several processes speaks with one voice: each looks after the others
+// as soon as they are connected, they agree on what they are given before
+// anything is loaded, rank 0 alone reports, an error is said once, and all end
+// with the same exit code.
 //
 //===----------------------------------------------------------------------===//
 
@@ -35,7 +35,7 @@ public:
   /// This one alone, or those of a backend that connects them, which may wait
   /// for them.
   Processes(const std::string &backend, const std::string &map);
-  /// Those that others have connected.
+  /// Those that others have connected, and look after.
   Processes(World world, std::chrono::milliseconds timeout);
   ~Processes();
 
@@ -44,13 +44,13 @@ public:
   /// Of a run with so many ranks, those of this process.
   RankRange ranks(unsigned worldSize) const;
   /// Of each rank of a run of several processes.
-  std::span<const std::string> hosts() const { return world.hosts; }
+  std::vector<std::string> hosts() const { return world.hosts(); }
   /// Those on this machine.
-  unsigned onThisMachine() const;
+  unsigned onThisMachine() const { return world.onThisMachine(); }
   /// What it has connected them by; null for one process alone.
   std::shared_ptr<Backend> backend() const { return connected; }
   std::shared_ptr<Store> store() const { return world.store; }
-  /// Who looks after the others, once they agree; null for one process alone.
+  /// Who looks after the others; null for one process alone.
   std::shared_ptr<Lifeline> getLifeline() const { return lifeline; }
 
   /// Says something on stderr, once.

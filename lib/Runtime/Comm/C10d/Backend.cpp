@@ -40,7 +40,8 @@ static World join(int rank, int processes,
                   std::chrono::milliseconds timeout) {
   World seen;
   seen.rank = static_cast<unsigned>(rank);
-  seen.hosts = {ownHost()};
+  const Process own = ownProcess(ownHost());
+  seen.processes = {own};
   auto size = static_cast<unsigned>(processes);
   if (size == 1)
     return seen;
@@ -56,7 +57,10 @@ static World join(int rank, int processes,
       open(prefix, false)
           ->add("backends of rank " + std::to_string(seen.rank), 1);
   seen.store = open(prefix + std::to_string(number) + " ", true);
-  seen.hosts = exchange(seen.rank, size, ownHost(), *seen.store, timeout);
+  seen.processes.clear();
+  for (const std::string &line :
+       exchange(seen.rank, size, encodeProcess(own), *seen.store, timeout))
+    seen.processes.push_back(decodeProcess(line));
   return seen;
 }
 

@@ -40,7 +40,7 @@ public:
   void abort() noexcept override { messages->abort(); }
 
 private:
-  std::vector<std::string> gatherHosts() const;
+  std::vector<Process> gatherProcesses() const;
   std::shared_ptr<Store> openStore(MPI_Comm comm) const;
 
   World seen;
@@ -62,44 +62,42 @@ MPIBackend::MPIBackend(RankMap map) {
                 "(MPI_THREAD_SERIALIZED), found one without");
   int process = 0;
   check(MPI_Comm_rank(MPI_COMM_WORLD, &process), "MPI_Comm_rank");
-  std::vector<std::string> hosts = gatherHosts();
+  std::vector<Process> processes = gatherProcesses();
   int own[] = {static_cast<int>(map), -static_cast<int>(map)}, least[2] = {};
   check(MPI_Allreduce(own, least, 2, MPI_INT, MPI_MIN, MPI_COMM_WORLD),
         "MPI_Allreduce");
   if (least[0] != -least[1])
     throw differentMaps();
-  std::vector<unsigned> ranks = mapRanks(hosts, map);
-  seen.rank = ranks[static_cast<std::size_t>(process)];
-  seen.hosts.resize(hosts.size());
-  for (std::size_t i = 0; i != hosts.size(); ++i)
-    seen.hosts[ranks[i]] = hosts[i];
+  seen = makeWorld(processes, static_cast<unsigned>(process), map);
 
   MPI_Comm ordered = MPI_COMM_NULL;
   check(
       MPI_Comm_split(MPI_COMM_WORLD, 0, static_cast<int>(seen.rank), &ordered),
       "MPI_Comm_split");
-  auto here = static_cast<unsigned>(
-      std::ranges::count(seen.hosts, seen.hosts[seen.rank]));
-  messages = std::make_unique<MPIWorld>(ordered, spinsFor(here));
+  messages =
+      std::make_unique<MPIWorld>(ordered, spinsFor(seen.onThisMachine()));
   if (seen.size() > 1)
     seen.store = openStore(ordered);
 }
 
-/// Of each process.
-std::vector<std::string> MPIBackend::gatherHosts() const {
-  using Name = std::array<char, MPI_MAX_PROCESSOR_NAME>;
-  Name own{};
+/// All of them, in the order of MPI.
+std::vector<Process> MPIBackend::gatherProcesses() const {
+  char host[MPI_MAX_PROCESSOR_NAME] = {};
   int length = 0, size = 1;
-  check(MPI_Get_processor_name(own.data(), &length), "MPI_Get_processor_name");
+  check(MPI_Get_processor_name(host, &length), "MPI_Get_processor_name");
   check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
-  std::vector<Name> all(static_cast<std::size_t>(size));
+  using Line = std::array<char, MPI_MAX_PROCESSOR_NAME + 64>;
+  Line own{};
+  encodeProcess(ownProcess(host)).copy(own.data(), own.size());
+  std::vector<Line> all(static_cast<std::size_t>(size));
   check(MPI_Allgather(own.data(), own.size(), MPI_CHAR, all.data(), own.size(),
                       MPI_CHAR, MPI_COMM_WORLD),
         "MPI_Allgather");
-  std::vector<std::string> names;
-  for (const Name &name : all)
-    names.emplace_back(name.data(), ::strnlen(name.data(), name.size()));
-  return names;
+  std::vector<Process> processes;
+  for (const Line &line : all)
+    processes.push_back(decodeProcess(
+        std::string(line.data(), ::strnlen(line.data(), line.size()))));
+  return processes;
 }
 
 /// Rank 0 serves it, where others find it: under the address of torchrun's
@@ -111,8 +109,7 @@ std::shared_ptr<Store> MPIBackend::openStore(MPI_Comm comm) const {
     std::uint16_t port;
   } place{};
   std::shared_ptr<Store> store;
-  bool isOneMachine = std::ranges::count(seen.hosts, seen.hosts.front()) ==
-                      static_cast<std::ptrdiff_t>(seen.size());
+  bool isOneMachine = seen.onThisMachine() == seen.size();
   auto write = [](char (&target)[256], const std::string &text) {
     text.copy(target, sizeof target - 1);
   };
@@ -120,7 +117,7 @@ std::shared_ptr<Store> MPIBackend::openStore(MPI_Comm comm) const {
     const char *given = std::getenv("MASTER_ADDR");
     write(place.host, isOneMachine ? "127.0.0.1"
                       : given      ? given
-                                   : seen.hosts.front());
+                                   : seen.processes.front().host);
     try {
       store = serveStore(place.host, place.port);
     } catch (const Error &error) {
