@@ -19,7 +19,8 @@ struct Evaluator::Impl {
        const std::vector<Scenario> &scenarios)
       : layout(model, program, scenarios) {}
 
-  Outcome finish(int64_t transient);
+  Outcome finish(int64_t transient,
+                 int64_t mostTime = std::numeric_limits<int64_t>::max());
   /// True if so many bytes more fit into all of [begin, end). Its launches of
   /// reductions begin with those of `begin`, or with those one place later.
   bool hasRoom(uint32_t begin, uint32_t end, int64_t bytes,
@@ -42,11 +43,11 @@ Evaluator::Evaluator(const StepModel &model, size_t program,
 Evaluator::~Evaluator() = default;
 
 /// Places and memory are the same in all scenarios: there is one layout.
-Outcome Evaluator::Impl::finish(int64_t transient) {
+Outcome Evaluator::Impl::finish(int64_t transient, int64_t mostTime) {
   Outcome outcome;
   outcome.time = outcome.meanTime = machine.run(layout, 0);
   outcome.peakBytes = layout.model.persistentBytes + transient;
-  if (outcome.peakBytes > layout.model.budget)
+  if (outcome.peakBytes > layout.model.budget || outcome.time > mostTime)
     return outcome;
   size_t scenarios = layout.getTimes().size();
   for (size_t i = 1; i != scenarios; ++i)
@@ -61,16 +62,19 @@ Outcome Evaluator::evaluate(const ProgramDecisions &decisions,
   return impl->finish(impl->layout.findMemory());
 }
 
-std::vector<int64_t>
-Evaluator::findTimes(const ProgramDecisions &decisions,
-                     const std::vector<uint8_t> &resident) {
+std::vector<int64_t> Evaluator::findTimes(const ProgramDecisions &decisions,
+                                          const std::vector<uint8_t> &resident,
+                                          const std::vector<int64_t> &most) {
   Layout &layout = impl->layout;
   layout.build(decisions, resident);
   std::vector<int64_t> times;
   if (layout.model.persistentBytes + layout.findMemory() > layout.model.budget)
     return times;
-  for (size_t i = 0; i != layout.getTimes().size(); ++i)
+  for (size_t i = 0; i != layout.getTimes().size(); ++i) {
     times.push_back(impl->machine.run(layout, i));
+    if (!most.empty() && times.back() > most[i])
+      return {};
+  }
   return times;
 }
 
@@ -140,7 +144,7 @@ void Evaluator::Impl::launchEarly(Layout::Call &call, uint32_t before,
 }
 
 Outcome Evaluator::fit(ProgramDecisions &decisions,
-                       const std::vector<uint8_t> &resident) {
+                       const std::vector<uint8_t> &resident, int64_t mostTime) {
   Layout &layout = impl->layout;
   layout.build(decisions, resident, /*lean=*/true);
   impl->room = layout.model.budget - layout.model.persistentBytes;
@@ -151,7 +155,7 @@ Outcome Evaluator::fit(ProgramDecisions &decisions,
         gather.ahead = 0;
       unit.reduction.wait = 0;
     }
-    return impl->finish(needed);
+    return {0, layout.model.persistentBytes + needed, 0};
   }
   uint32_t next = nobody;
   for (size_t i = layout.reductions.size(); i-- != 0;) {
@@ -164,10 +168,10 @@ Outcome Evaluator::fit(ProgramDecisions &decisions,
     before = call.launch;
   }
   if (!layout.mayEndEarly())
-    return impl->finish(layout.findMost());
+    return impl->finish(layout.findMost(), mostTime);
   // So far, everything was alive up to its wait; perhaps it ends before.
   layout.findEnds();
-  return impl->finish(layout.findMemory());
+  return impl->finish(layout.findMemory(), mostTime);
 }
 
 size_t Evaluator::getNumEvents() const {

@@ -121,7 +121,7 @@ bool ProgramSearch::searchAll() {
       });
   ProgramDecisions wanted = makeDecisions(model).programs[number];
   for (const Choice &choice : choices) {
-    if (hasBest && choice.bound >= bestOutcome.meanTime)
+    if (best && choice.bound >= best->outcome.meanTime)
       break;
     ProgramBounds bounds(choice.fixed, 0);
     wanted.recompute = choice.recompute;
@@ -138,7 +138,7 @@ bool ProgramSearch::searchAll() {
                                        : own.gather.transfer;
       }
       std::optional<int64_t> bound = bounds.boundContention(again);
-      if (hasBest && bound && *bound >= bestOutcome.meanTime)
+      if (best && bound && *bound >= best->outcome.meanTime)
         continue;
       searchCalls(wanted);
       if (meter.isDone())

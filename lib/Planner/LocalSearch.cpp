@@ -1,17 +1,24 @@
 //===- LocalSearch.cpp - Threshold accepting ------------------------------===//
 //
 // Goes on from an answer by small changes, and takes one that is worse by less
-// than a threshold, which falls to nothing. Now and then it returns to the
-// best. Dueck and Scheuer, Journal of Computational Physics 90 (1990) 161.
+// than a threshold, which falls to nothing. Two threads do so at once, and now
+// and then return to the best of both. Dueck and Scheuer, Journal of
+// Computational Physics 90 (1990) 161.
 //
 //===----------------------------------------------------------------------===//
 
 #include "ProgramSearch.h"
 
 #include <algorithm>
+#include <future>
 #include <utility>
 
 using namespace fsdp::planner;
+
+/// At once, each with every second of the changes.
+static constexpr int64_t numWalks = 2;
+/// Each begins with the best of all walks.
+static constexpr int64_t numRounds = 8;
 
 /// Units of a module of which all is recomputed are used forwards in the
 /// backward, and otherwise backwards; their calls stay what they were.
@@ -136,40 +143,58 @@ void ProgramSearch::move(ProgramDecisions &wanted, Random &random) const {
   }
 }
 
-void ProgramSearch::searchNearby(int64_t evaluations, uint64_t seed) {
+/// Every second of the changes from `first` to `end`, of so many in all.
+void ProgramSearch::walk(int64_t first, int64_t end, int64_t all,
+                         Random &random) {
   // A low threshold brings large programs most of the way; now and then a high
   // one brings small ones out of a corner.
   constexpr double lowThreshold = 0.0003, highThreshold = 0.003;
-  constexpr int64_t rounds = 8;
-  if (!hasBest || evaluations <= 0)
-    return;
-  Random random = {std::mt19937_64(seed)};
-  ProgramDecisions current = bestWanted, next;
-  int64_t currentTime = bestOutcome.meanTime + bestPenalty;
-  for (int64_t i = 0; i != evaluations; ++i) {
-    if (i % std::max<int64_t>(evaluations / rounds, 1) == 0) {
-      current = bestWanted;
-      currentTime = bestOutcome.meanTime + bestPenalty;
-    }
+  // What is slower by much more than that as predicted is so in the mean.
+  constexpr double certainly = 0.001;
+  ProgramDecisions current = best->wanted, next;
+  int64_t currentCost = best->getCost();
+  for (int64_t i = first; i < end; i += numWalks) {
     next = current;
     for (size_t moves = 1 + random.get(2); moves != 0; --moves)
       move(next, random);
-    if (meter.isDone())
-      return;
-    if (next == current) { // what was drawn was there: it counts, and is known
-      meter.spend();
+    if (next == current) // what was drawn was there: it counts, and is known
       continue;
-    }
-    std::optional<int64_t> time = consider(next);
-    if (!time)
-      continue;
-    double left = 1 - double(i) / double(evaluations);
-    bool isHigh = i * rounds / evaluations % 4 == 3;
-    auto threshold = int64_t((isHigh ? highThreshold : lowThreshold) *
-                             double(bestOutcome.meanTime) * left * left);
-    if (*time <= currentTime + threshold) {
+    double left = 1 - double(i) / double(all);
+    bool isHigh = i * numRounds / all % 4 == 3;
+    double threshold = (isHigh ? highThreshold : lowThreshold) * left * left;
+    auto share = [&](double part) {
+      return int64_t(part * double(best->outcome.meanTime));
+    };
+    int64_t most = currentCost + share(threshold);
+    int64_t mostTime =
+        most - best->outcome.meanTime + best->outcome.time + share(certainly);
+    std::optional<int64_t> cost = fit(next, mostTime);
+    if (cost && *cost <= most) {
       std::swap(current, next);
-      currentTime = *time;
+      currentCost = *cost;
     }
+  }
+}
+
+void ProgramSearch::searchNearby(int64_t evaluations, uint64_t seed) {
+  if (!best || evaluations <= 0)
+    return;
+  ProgramSearch other(model, number, resident, meter);
+  other.slowest = slowest;
+  other.rivals = rivals;
+  if (onOthers)
+    other.onOthers.emplace(model, number, meter.options.others);
+  Random random = {std::mt19937_64(seed)}, others = {std::mt19937_64(~seed)};
+  for (int64_t round = 0; round != numRounds && !meter.isDone(); ++round) {
+    int64_t begin = evaluations * round / numRounds,
+            end = evaluations * (round + 1) / numRounds;
+    other.best = best;
+    auto beside = std::async(std::launch::async, [&] {
+      other.walk(begin + 1, end, evaluations, others);
+    });
+    walk(begin, end, evaluations, random);
+    beside.get();
+    remember(other.best->outcome, other.best->exact, other.best->wanted);
+    meter.spend(end - begin);
   }
 }

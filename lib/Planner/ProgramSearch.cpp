@@ -67,19 +67,15 @@ void ProgramSearch::remember(const Outcome &outcome,
                            of.meanTime + penalty, of.peakBytes);
   };
   auto isBetter = [&](int64_t penalty) {
-    return !hasBest ||
-           getKey(outcome, penalty) < getKey(bestOutcome, bestPenalty);
+    return !best ||
+           getKey(outcome, penalty) < getKey(best->outcome, best->penalty);
   };
   if (!isBetter(0))
     return;
   int64_t penalty = findPenalty(exact);
   if (!isBetter(penalty))
     return;
-  hasBest = true;
-  bestOutcome = outcome;
-  bestPenalty = penalty;
-  best = exact;
-  bestWanted = wanted;
+  best = {outcome, penalty, exact, wanted};
 }
 
 /// Many times what it is slower, so that it is taken only where little else
@@ -105,15 +101,20 @@ bool ProgramSearch::penalize(const std::vector<Baseline> &baselines) {
     for (size_t i = 0; i != times.size(); ++i)
       rivals[i] = std::min(rivals[i], times[i]);
   }
-  bestPenalty = findPenalty(best);
-  return bestPenalty != 0;
+  best->penalty = findPenalty(best->exact);
+  return best->penalty != 0;
 }
 
 std::optional<int64_t> ProgramSearch::consider(const ProgramDecisions &wanted) {
-  if (!meter.spend())
-    return std::nullopt;
+  return meter.spend() ? fit(wanted) : std::nullopt;
+}
+
+std::optional<int64_t> ProgramSearch::fit(const ProgramDecisions &wanted,
+                                          int64_t mostTime) {
   scratch = wanted;
-  Outcome outcome = evaluator.fit(scratch, resident);
+  Outcome outcome = evaluator.fit(scratch, resident, mostTime);
+  if (outcome.time > mostTime)
+    return std::nullopt;
   remember(outcome, scratch, wanted);
   if (!isWithin(outcome))
     return std::nullopt;
@@ -236,17 +237,17 @@ void ProgramSearch::startLean() {
          {Placement::First, Placement::Last, Placement::Even})
       for (size_t step = 0; step <= countSteps(ladder); ++step) {
         // A few numbers of one ladder are enough, unless nothing fits.
-        if (hasBest && (ladder != getLadders().front() ||
-                        (step != countSteps(ladder) && step % 8)))
+        if (best && (ladder != getLadders().front() ||
+                     (step != countSteps(ladder) && step % 8)))
           continue;
         setRecomputed(lean, step, {ladder, placement});
         attempt();
       }
   // One after the other, until none makes it leaner.
-  for (bool isLeaner = true; !hasBest && isLeaner;) {
+  for (bool isLeaner = true; !best && isLeaner;) {
     isLeaner = false;
     for (uint32_t module : modules)
-      for (size_t state = 0; !hasBest && state != numStates[module]; ++state) {
+      for (size_t state = 0; !best && state != numStates[module]; ++state) {
         lean = leanest;
         if (std::exchange(lean.recompute[module], Recompute(state)) ==
             Recompute(state))

@@ -15,6 +15,7 @@
 
 #include <optional>
 #include <random>
+#include <utility>
 
 namespace fsdp::planner {
 
@@ -29,9 +30,13 @@ public:
   bool spend() {
     if (isDone())
       return false;
-    if (++count % reportEvery == 0)
-      report();
+    spend(1);
     return true;
+  }
+  void spend(int64_t evaluations) {
+    int64_t before = std::exchange(count, count + evaluations);
+    if (before / reportEvery != count / reportEvery)
+      report();
   }
   void report();
 
@@ -76,18 +81,18 @@ public:
   /// no time.
   void trim();
 
-  bool isFeasible() const { return hasBest; }
+  bool isFeasible() const { return best.has_value(); }
   /// The predicted time of the fastest start that is feasible, above which no
   /// answer is taken.
   int64_t getSlowest() const { return slowest; }
   /// From here on, no answer is slower as predicted than the one that there is.
-  void keepTime() { slowest = std::min(slowest, bestOutcome.time); }
+  void keepTime() { slowest = std::min(slowest, best->outcome.time); }
   /// Exact; the leanest that is known, if none is feasible.
   const ProgramDecisions &getDecisions() const {
-    return hasBest ? best : leanest;
+    return best ? best->exact : leanest;
   }
   const Outcome &getOutcome() const {
-    return hasBest ? bestOutcome : leanestOutcome;
+    return best ? best->outcome : leanestOutcome;
   }
 
 private:
@@ -112,6 +117,14 @@ private:
     Sizes sizes;
     uint16_t wait;
   };
+  /// Decisions that keep to the budget.
+  struct Known {
+    Outcome outcome;
+    int64_t penalty; ///< Nanoseconds.
+    ProgramDecisions exact, wanted;
+
+    int64_t getCost() const { return outcome.meanTime + penalty; }
+  };
   /// Numbers that are the same everywhere.
   struct Random {
     std::mt19937_64 engine;
@@ -126,6 +139,11 @@ private:
   /// Fits what is wanted and remembers it if it is the best. Nothing if there
   /// are no evaluations left, or it does not fit.
   std::optional<int64_t> consider(const ProgramDecisions &wanted);
+  /// The same, whatever is left. Nothing, too, if it takes longer than
+  /// `mostTime`, as predicted.
+  std::optional<int64_t>
+  fit(const ProgramDecisions &wanted,
+      int64_t mostTime = std::numeric_limits<int64_t>::max());
   void remember(const Outcome &outcome, const ProgramDecisions &exact,
                 const ProgramDecisions &wanted);
   int64_t findPenalty(const ProgramDecisions &exact);
@@ -162,6 +180,7 @@ private:
   Ladder findLadder(ProgramDecisions &wanted, const Granularity &own);
   Keep findRest(ProgramDecisions &wanted, const Granularity &own,
                 Ladder ladder);
+  void walk(int64_t first, int64_t end, int64_t all, Random &random);
   void move(ProgramDecisions &wanted, Random &random) const;
   void copyCalls(ProgramDecisions &wanted, uint32_t module, size_t count,
                  bool isAfter) const;
@@ -185,11 +204,10 @@ private:
   std::vector<std::vector<uint32_t>> unitsOf; ///< These, by module.
 
   int64_t slowest = std::numeric_limits<int64_t>::max();
-  bool hasBest = false;
-  ProgramDecisions best, bestWanted, leanest, scratch;
-  Outcome bestOutcome, leanestOutcome;
+  std::optional<Known> best;
+  ProgramDecisions leanest, scratch;
+  Outcome leanestOutcome;
   std::vector<int64_t> rivals; ///< The fastest baselines, by other scenario.
-  int64_t bestPenalty = 0;     ///< Nanoseconds.
   std::vector<Granularity> granularities; ///< The best, by time.
   /// By ladder, the last numbers of steps that were the fewest that fit.
   std::array<size_t, 2> fewestSteps = {0, 0};

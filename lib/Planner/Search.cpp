@@ -69,7 +69,7 @@ bool isBetter(const SearchAnswer &a, const SearchAnswer &b, int64_t slowest) {
     return answer.isFeasible
                ? std::make_tuple(std::max<int64_t>(own.time - slowest, 0),
                                  own.meanTime, own.peakBytes)
-               : std::make_tuple(own.peakBytes, own.time, int64_t(0));
+               : std::make_tuple(own.peakBytes, int64_t(0), int64_t(0));
   };
   return key(a) < key(b);
 }

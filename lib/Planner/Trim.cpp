@@ -10,30 +10,26 @@
 
 #include "ProgramSearch.h"
 
-#include <algorithm>
-#include <functional>
-
 using namespace fsdp::planner;
 
 /// The last launch first, and the first wait: each is a limit to those before
 /// it, or after it.
 void ProgramSearch::trim() {
-  if (!hasBest)
+  if (!best)
     return;
   std::vector<Scenario> scenarios = meter.options.scenarios;
   scenarios.push_back(getHalfNetwork());
   Evaluator onAll(model, number, scenarios);
-  std::vector<int64_t> fastest = onAll.findTimes(best, resident);
-  ProgramDecisions trimmed = best;
+  std::vector<int64_t> fastest = onAll.findTimes(best->exact, resident);
+  ProgramDecisions trimmed = best->exact;
   auto isAsFast = [&] {
-    std::vector<int64_t> times = onAll.findTimes(trimmed, resident);
-    if (times.empty() || !std::equal(times.begin(), times.end(),
-                                     fastest.begin(), std::less_equal<>()))
+    std::vector<int64_t> times = onAll.findTimes(trimmed, resident, fastest);
+    if (times.empty())
       return false;
     int64_t penalty = findPenalty(trimmed);
-    if (penalty > bestPenalty)
+    if (penalty > best->penalty)
       return false;
-    bestPenalty = penalty;
+    best->penalty = penalty;
     fastest = times;
     return true;
   };
@@ -46,16 +42,16 @@ void ProgramSearch::trim() {
     }
     slots = most;
   };
-  layout.build(best, resident);
+  layout.build(best->exact, resident);
   // What a call does not begin with counts for nothing.
   setLimits(trimmed, 0, 0);
   for (const Layout::Call &call : layout.gathers) {
     uint32_t unit = layout.gatherUnits[call.begin];
-    trimmed.units[unit][call.phase] = best.units[unit][call.phase];
+    trimmed.units[unit][call.phase] = best->exact.units[unit][call.phase];
   }
   for (const Layout::Call &call : layout.reductions) {
     uint32_t unit = layout.reductionUnits[call.begin];
-    trimmed.units[unit].reduction = best.units[unit].reduction;
+    trimmed.units[unit].reduction = best->exact.units[unit].reduction;
   }
   for (auto call = layout.gathers.rbegin(); call != layout.gathers.rend();
        ++call)
@@ -74,6 +70,6 @@ void ProgramSearch::trim() {
         break;
       trimmed = std::move(before);
     }
-  best = std::move(trimmed);
-  bestOutcome = evaluator.evaluate(best, resident);
+  best->exact = std::move(trimmed);
+  best->outcome = evaluator.evaluate(best->exact, resident);
 }

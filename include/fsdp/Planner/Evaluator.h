@@ -20,6 +20,7 @@
 #include "fsdp/Planner/Decisions.h"
 #include "fsdp/Planner/Scenario.h"
 
+#include <limits>
 #include <memory>
 
 namespace fsdp::planner {
@@ -27,7 +28,8 @@ namespace fsdp::planner {
 struct Outcome {
   int64_t time = 0;      ///< Nanoseconds; in the first scenario.
   int64_t peakBytes = 0; ///< With what is persistent.
-  /// Of all scenarios, if it keeps to the budget; else the same as the time.
+  /// Of all scenarios, if it keeps to the budget and to the most time that was
+  /// given; else the same as the time.
   int64_t meanTime = 0;
 };
 
@@ -42,15 +44,17 @@ public:
   Outcome evaluate(const ProgramDecisions &decisions,
                    const std::vector<uint8_t> &resident);
 
-  /// Nanoseconds in each scenario; none if it exceeds the budget.
+  /// Nanoseconds in each scenario; none if it exceeds the budget, or the most
+  /// that is given for a scenario.
   std::vector<int64_t> findTimes(const ProgramDecisions &decisions,
-                                 const std::vector<uint8_t> &resident);
+                                 const std::vector<uint8_t> &resident,
+                                 const std::vector<int64_t> &most = {});
 
   /// Takes `ahead` and `wait` as upper limits and lowers them to what fits into
   /// the model's budget, waits first, each in the order of issue. Where even
-  /// zeros do not fit, these are what it evaluates.
-  Outcome fit(ProgramDecisions &decisions,
-              const std::vector<uint8_t> &resident);
+  /// zeros do not fit, the peak is that of these, and there is no time.
+  Outcome fit(ProgramDecisions &decisions, const std::vector<uint8_t> &resident,
+              int64_t mostTime = std::numeric_limits<int64_t>::max());
 
   /// Computations and collectives of the last evaluation.
   size_t getNumEvents() const;
