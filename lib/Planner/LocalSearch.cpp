@@ -143,8 +143,9 @@ void ProgramSearch::move(ProgramDecisions &wanted, Random &random) const {
   }
 }
 
-/// Every second of the changes from `first` to `end`, of so many in all.
-void ProgramSearch::walk(int64_t first, int64_t end, int64_t all,
+/// Every second of the changes from `first` to `end`, of so many in all; counts
+/// all of them, or none.
+void ProgramSearch::walk(int64_t first, int64_t end, int64_t all, bool counts,
                          Random &random) {
   // A low threshold brings large programs most of the way; now and then a high
   // one brings small ones out of a corner.
@@ -153,7 +154,9 @@ void ProgramSearch::walk(int64_t first, int64_t end, int64_t all,
   constexpr double certainly = 0.001;
   ProgramDecisions current = best->wanted, next;
   int64_t currentCost = best->getCost();
-  for (int64_t i = first; i < end; i += numWalks) {
+  for (int64_t i = first; i < end && !meter.isStopped; i += numWalks) {
+    if (counts)
+      meter.spend(std::min(numWalks, end - i));
     next = current;
     for (size_t moves = 1 + random.get(2); moves != 0; --moves)
       move(next, random);
@@ -190,11 +193,10 @@ void ProgramSearch::searchNearby(int64_t evaluations, uint64_t seed) {
             end = evaluations * (round + 1) / numRounds;
     other.best = best;
     auto beside = std::async(std::launch::async, [&] {
-      other.walk(begin + 1, end, evaluations, others);
+      other.walk(begin + 1, end, evaluations, /*counts=*/false, others);
     });
-    walk(begin, end, evaluations, random);
+    walk(begin, end, evaluations, /*counts=*/true, random);
     beside.get();
     remember(other.best->outcome, other.best->exact, other.best->wanted);
-    meter.spend(end - begin);
   }
 }

@@ -13,6 +13,7 @@
 #include "fsdp/Planner/Baselines.h"
 #include "fsdp/Planner/Search.h"
 
+#include <atomic>
 #include <optional>
 #include <random>
 #include <utility>
@@ -44,7 +45,7 @@ public:
   int64_t count = 0, limit; ///< The latter for now.
   const char *stage = "";
   std::function<int64_t()> findTime; ///< Of the best step, or 0.
-  bool isStopped = false;
+  std::atomic<bool> isStopped = false;
 
 private:
   static constexpr int64_t reportEvery = 1024;
@@ -180,7 +181,8 @@ private:
   Ladder findLadder(ProgramDecisions &wanted, const Granularity &own);
   Keep findRest(ProgramDecisions &wanted, const Granularity &own,
                 Ladder ladder);
-  void walk(int64_t first, int64_t end, int64_t all, Random &random);
+  void walk(int64_t first, int64_t end, int64_t all, bool counts,
+            Random &random);
   void move(ProgramDecisions &wanted, Random &random) const;
   void copyCalls(ProgramDecisions &wanted, uint32_t module, size_t count,
                  bool isAfter) const;

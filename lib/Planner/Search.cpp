@@ -12,6 +12,7 @@
 #include "fsdp/Planner/Baselines.h"
 
 #include <algorithm>
+#include <future>
 #include <limits>
 #include <tuple>
 
@@ -271,6 +272,9 @@ void StepSearch::repair(Candidate &candidate, int64_t evaluations) {
 /// Where nothing fits without resident units, nothing fits with some. They are
 /// chosen beside a step that is good without, unless the caller gave one.
 SearchAnswer StepSearch::run() {
+  std::future<std::optional<Bound>> bound;
+  if (has(BoundStage))
+    bound = std::async(std::launch::async, [&] { return findBound(model); });
   if (has(StartsStage))
     baselines = makeBaselines(model);
   for (size_t i = 0; i != model.units.size(); ++i)
@@ -295,8 +299,8 @@ SearchAnswer StepSearch::run() {
       program->trim();
   }
   SearchAnswer answer = best.getAnswer(model);
-  if (has(BoundStage))
-    answer.bound = findBound(model);
+  if (bound.valid())
+    answer.bound = bound.get();
   answer.evaluations = meter.count;
   note("end");
   return answer;

@@ -349,10 +349,7 @@ LogicalResult fsdp::makeLogical(mlir::ModuleOp module,
 }
 
 FailureOr<BuiltModel> fsdp::makeStepModel(mlir::ModuleOp module,
-                                          const FSDPPipelineOptions &options,
-                                          mlir::TimingScope &timing) {
-  if (failed(makeLogical(module, options, timing)))
-    return failure();
+                                          const FSDPPipelineOptions &options) {
   auto costs = CostModel::load(module, getHardware(options), options.profile,
                                options.whatIf);
   auto programs = getPrograms(module);
@@ -440,7 +437,7 @@ Planner::tryWithin(int64_t spare, const planner::Decisions &near) {
 /// as much, its decisions would be found again.
 LogicalResult Planner::searchWithin(Try &best) {
   constexpr int mostTries = 8, mostBetween = 3;
-  const int64_t enoughTime = best.answer.outcome.time / 1000 * 1002;
+  const int64_t enoughTime = best.answer.outcome.time / 1000 * 1003;
   int64_t tooLittle = 0, spare = 0;
   std::optional<int64_t> enough, tooMuch;
   auto leaveMore = [&](const Try &tried) {
@@ -489,16 +486,13 @@ LogicalResult Planner::searchWithin(Try &best) {
 FailureOr<Compilation> Planner::run() {
   if (options.automatic && options.budget)
     imported = module.clone();
-  if (given) {
-    if (failed(makeLogical(module, options, timing)))
-      return failure();
-    built = std::move(*given);
-  } else {
-    FailureOr<BuiltModel> model = makeStepModel(module, options, timing);
-    if (failed(model))
-      return failure();
-    built = std::move(*model);
-  }
+  if (failed(makeLogical(module, options, timing)))
+    return failure();
+  FailureOr<BuiltModel> model =
+      given ? std::move(*given) : makeStepModel(module, options);
+  if (failed(model))
+    return failure();
+  built = std::move(*model);
   search = planner::makeSearchOptions(options.evaluations,
                                       options.automatic && options.robust);
   search.progress = [&](const auto &now) { return progress.show(now); };

@@ -58,10 +58,9 @@ mlir::LogicalResult makeLogical(mlir::ModuleOp module,
                                 const FSDPPipelineOptions &options,
                                 mlir::TimingScope &timing);
 
-/// The same, and makes the planner's model of it. The budget is not in it.
+/// The planner's model of the logical level, without a budget.
 mlir::FailureOr<BuiltModel> makeStepModel(mlir::ModuleOp module,
-                                          const FSDPPipelineOptions &options,
-                                          mlir::TimingScope &timing);
+                                          const FSDPPipelineOptions &options);
 
 } // namespace fsdp
 

@@ -2,6 +2,7 @@
 
 #include "Variants.h"
 
+#include "fsdp/Analysis/Memory.h"
 #include "fsdp/Archive/Bytes.h"
 #include "fsdp/Pipelines/Pipelines.h"
 #include "fsdp/Planner/Bounds.h"
@@ -120,20 +121,48 @@ static std::vector<Variant> listOffloads(const FSDPPipelineOptions &options,
   return variants;
 }
 
-static FailureOr<BuiltModel> makeModel(mlir::ModuleOp module,
-                                       const FSDPPipelineOptions &options,
-                                       mlir::TimingScope &timing) {
+namespace {
+/// A model of a variant, and the least that it takes; 0 if that is not known.
+struct Attempt {
+  BuiltModel built;
+  int64_t bound = 0;
+
+  /// What is persistent alone, of which there is no more of a model then.
+  bool isTooLarge() const {
+    return built.model.persistentBytes >= built.model.budget;
+  }
+};
+} // namespace
+
+static FailureOr<Attempt> makeAttempt(mlir::ModuleOp module,
+                                      const FSDPPipelineOptions &options,
+                                      mlir::TimingScope &timing) {
   mlir::OwningOpRef<mlir::ModuleOp> copy = module.clone();
-  FailureOr<BuiltModel> built = makeStepModel(*copy, options, timing);
-  if (succeeded(built) && options.budget)
-    built->model.budget = options.budget;
-  return built;
+  if (failed(makeLogical(*copy, options, timing)))
+    return failure();
+  auto programs = getPrograms(*copy);
+  if (failed(programs))
+    return failure();
+  Attempt attempt;
+  planner::StepModel &model = attempt.built.model;
+  model.persistentBytes = getPersistentBytes(programs->front());
+  if (options.budget)
+    model.budget = options.budget;
+  if (attempt.isTooLarge())
+    return attempt;
+  FailureOr<BuiltModel> built = makeStepModel(*copy, options);
+  if (failed(built))
+    return failure();
+  built->model.budget = model.budget;
+  attempt.built = std::move(*built);
+  return attempt;
 }
 
 /// A time of 0 if nothing fits.
-static planner::Outcome trySearch(const planner::StepModel &model,
+static planner::Outcome trySearch(const Attempt &attempt,
                                   const FSDPPipelineOptions &options) {
-  if (model.persistentBytes >= model.budget)
+  const planner::StepModel &model = attempt.built.model;
+  if (attempt.isTooLarge())
     return {0, model.persistentBytes};
   planner::SearchOptions search =
       planner::makeSearchOptions(options.evaluations / 10, options.robust);
@@ -170,16 +199,6 @@ private:
   mlir::MLIRContext &context;
   llvm::DefaultThreadPool pool;
 };
-
-/// A model of a variant, and the least that it takes; 0 if that is not known.
-struct Attempt {
-  BuiltModel built;
-  int64_t bound = 0;
-
-  bool isTooLarge() const {
-    return built.model.persistentBytes >= built.model.budget;
-  }
-};
 } // namespace
 
 /// As `tryVariants`. What is wrong with a variant is said where they are made
@@ -197,11 +216,14 @@ static mlir::LogicalResult makeModels(mlir::ModuleOp module,
     size_t begin = attempts.size();
     attempts.resize(std::min(begin + threads, variants.size()));
     auto make = [&](size_t i) -> mlir::LogicalResult {
-      auto built = makeModel(module, variants[i].options, making);
-      if (failed(built))
+      auto attempt = makeAttempt(module, variants[i].options, making);
+      if (failed(attempt))
         return failure();
-      auto bound = planner::findBound(built->model);
-      attempts[i] = {std::move(*built), bound ? bound->time : 0};
+      attempts[i] = std::move(*attempt);
+      if (attempts[i].isTooLarge())
+        return mlir::success();
+      if (auto bound = planner::findBound(attempts[i].built.model))
+        attempts[i].bound = bound->time;
       return mlir::success();
     };
     bool isMade = succeeded([&] {
@@ -251,8 +273,8 @@ tryVariants(mlir::ModuleOp module, llvm::ArrayRef<Variant> variants,
     if (next.empty())
       break;
     mlir::parallelForEach(module.getContext(), next, [&](size_t i) {
-      tried.points[i] = {variants[i].name, trySearch(attempts[i].built.model,
-                                                     variants[i].options)};
+      tried.points[i] = {variants[i].name,
+                         trySearch(attempts[i], variants[i].options)};
     });
     for (size_t i : next) {
       const planner::Outcome &outcome = tried.points[i].outcome;
@@ -384,15 +406,15 @@ mlir::LogicalResult Decider::decideGroup() {
 mlir::LogicalResult Decider::decideOffload() {
   FSDPPipelineOptions own = getLeanest();
   own.offload = {};
-  auto none = makeModel(module, own, timing);
+  auto none = makeAttempt(module, own, timing);
   own.offload = {/*parameters=*/true, /*states=*/true, {}};
-  auto all = makeModel(module, own, timing);
+  auto all = makeAttempt(module, own, timing);
   if (failed(none) || failed(all))
     return failure();
+  int64_t most =
+      none->built.model.persistentBytes - all->built.model.persistentBytes;
   auto fitting =
-      tryVariants(module,
-                  listOffloads(own, none->model.persistentBytes -
-                                        all->model.persistentBytes),
+      tryVariants(module, listOffloads(own, most),
                   /*isByMemory=*/false, timing, search.choices.offloads);
   if (failed(fitting))
     return failure();
@@ -460,10 +482,10 @@ std::string fsdp::findOptionThatFits(mlir::ModuleOp module,
       if (variant.options.offload && !variant.options.offload.bytes)
         variants.push_back({"--offload " + variant.name, variant.options});
   for (const Variant &variant : variants) {
-    auto model = makeModel(module, variant.options, timing);
-    if (failed(model))
+    auto attempt = makeAttempt(module, variant.options, timing);
+    if (failed(attempt))
       return "";
-    if (trySearch(model->model, variant.options).time)
+    if (trySearch(*attempt, variant.options).time)
       return variant.name;
   }
   return "";
