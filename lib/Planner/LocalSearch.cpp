@@ -18,7 +18,7 @@ using namespace fsdp::planner;
 /// At once, each with every second of the changes.
 static constexpr int64_t numWalks = 2;
 /// Each begins with the best of all walks.
-static constexpr int64_t numRounds = 8;
+static constexpr int64_t numRounds = 16;
 
 /// Units of a module of which all is recomputed are used forwards in the
 /// backward, and otherwise backwards; their calls stay what they were.

@@ -442,7 +442,7 @@ LogicalResult Planner::searchWithin(Try &best) {
   std::optional<int64_t> enough, tooMuch;
   auto leaveMore = [&](const Try &tried) {
     tooLittle = options.budget - tried.answer.outcome.peakBytes;
-    spare = tooLittle + tried.excess + tried.excess / 4;
+    spare = tooLittle + 2 * tried.excess; // gaps differ
   };
   leaveMore(best);
   auto isFast = [&] {
