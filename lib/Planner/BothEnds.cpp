@@ -183,7 +183,7 @@ void Packer::packOthers(Split &split, const Way &way, size_t &placements) {
 /// The split that may need the least first.
 int64_t Packer::run() {
   std::vector<Split> splits;
-  for (int64_t parts : {32, 64, 128}) {
+  for (int64_t parts : {32, 64, 128, 256, 512}) {
     Split own = split(alive / parts);
     if (!splits.empty() && own.large.size() == splits.back().large.size())
       continue;
