@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <ctime>
 #include <iostream>
@@ -17,7 +18,7 @@
 using namespace fsdp::planner;
 using namespace fsdp::planner::test;
 
-static size_t numAllocations = 0;
+static std::atomic<size_t> numAllocations = 0; // Searches have threads.
 
 // Not inline: GCC takes an inlined pair of new and free for a mistake.
 [[gnu::noinline]] void *operator new(size_t size) {
@@ -151,6 +152,32 @@ TEST(Evaluator, FitsAsDecisionsThatItEvaluates) {
     }
   }
   EXPECT_GT(fitted, 500);
+}
+
+// A search need not know how much slower something is elsewhere that is too
+// slow here.
+TEST(Evaluator, LooksNoFurtherAtWhatIsTooSlow) {
+  Random random(5);
+  for (int i = 0; i != 200; ++i) {
+    StepModel model = makeRandomModel(random, 6, i % 3 == 0);
+    Decisions decisions = makeRandomDecisions(random, model);
+    Evaluator evaluator(model, 0, getRobustScenarios());
+    ProgramDecisions &own = decisions.programs[0];
+    auto fit = [&](int64_t most) {
+      ProgramDecisions wanted = own;
+      return evaluator.fit(wanted, decisions.resident, most);
+    };
+    Outcome whole = fit(std::numeric_limits<int64_t>::max());
+    EXPECT_EQ(fit(whole.time).meanTime, whole.meanTime);
+    EXPECT_EQ(fit(whole.time - 1).meanTime, whole.time);
+
+    std::vector<int64_t> times = evaluator.findTimes(own, decisions.resident);
+    ASSERT_EQ(times.size(), getRobustScenarios().size());
+    EXPECT_EQ(evaluator.findTimes(own, decisions.resident, times), times);
+    std::vector<int64_t> most = times;
+    --most[size_t(i) % most.size()];
+    EXPECT_TRUE(evaluator.findTimes(own, decisions.resident, most).empty());
+  }
 }
 
 // What stands together is evaluated faster, and no differently.
