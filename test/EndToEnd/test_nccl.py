@@ -1,5 +1,6 @@
 """Ranks as processes that NCCL connects: a real fsdp-run of every rank, with GPUs and a NCCL of ordinary memory."""
 
+import fcntl
 import json
 import math
 import os
@@ -9,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import termios
 import time
 
 import pytest
@@ -165,6 +167,30 @@ def test_sigterm_ends_a_training(arguments):
     processes[1].send_signal(signal.SIGTERM)
     codes, _, errors = finish(processes)
     assert (codes, errors) == ({4}, [])
+
+
+# The output of rank 0 fills its pipe, so that it stands still at the end, and the others wait for its exit code.
+def test_nobody_ends_while_another_one_looks_after_it(arguments):
+    lines = run(3, *arguments, "--json").splitlines(keepends=True)
+    page = 4096
+    steps = (page - len(lines[-1]) // 2) // len(lines[0])
+    processes = start_nccl(3, *arguments[:-1], steps, "--json")
+    fcntl.fcntl(processes[0].stdout, fcntl.F_SETPIPE_SZ, page)
+    waiting = bytearray(4)
+    filled = time.monotonic()
+    while time.monotonic() - filled < 1:
+        before = bytes(waiting)
+        fcntl.ioctl(processes[0].stdout, termios.FIONREAD, waiting)
+        if before != waiting or int.from_bytes(waiting, sys.byteorder) < page // 2:
+            filled = time.monotonic()
+        time.sleep(0.01)
+    assert [process.poll() for process in processes] == [None, None, None]
+    processes[1].send_signal(signal.SIGSTOP)
+    os.read(processes[0].stdout.fileno(), page)
+    time.sleep(1)
+    processes[1].send_signal(signal.SIGCONT)
+    codes, stdout, errors = finish(processes)
+    assert (codes, errors) == ({0}, []) and stdout.startswith('{"summary"')
 
 
 # As a person would leave it alone: a rank is killed twice, the agent starts all again, the training goes on.

@@ -467,6 +467,20 @@ void Processes::leave() const noexcept {
   }
 }
 
+/// Nobody ends while another one looks whether all live.
+void Processes::awaitOthers() const {
+  const std::string key = "all may end";
+  if (world.store->add("no longer look", 1) == size())
+    world.store->set(key, "");
+  auto isSet = [&](std::chrono::milliseconds wait) {
+    return world.store->get(key, wait).has_value();
+  };
+  auto end = std::chrono::steady_clock::now() + timeout;
+  while (!isSet(100ms) && std::chrono::steady_clock::now() < end)
+    if (auto dead = lifeline->findDead(); dead && !isSet(0ms))
+      throw Error(*dead);
+}
+
 int Processes::finish(int code) {
   if (!connected)
     return code;
@@ -485,6 +499,8 @@ int Processes::finish(int code) {
     lifeline->stopLooking(); // From now on, a process may end.
   if (stopping.joinable())
     stopping.join();
+  if (size() > 1)
+    awaitOthers();
   connected->finish();
   return code;
 }

@@ -120,6 +120,8 @@ private:
   /// Another process has failed: ends this one, at the latest a few seconds
   /// after its own threads should have.
   void stop(const Error &error) noexcept;
+  /// Waits until no process looks after the others any more.
+  void awaitOthers() const;
   /// Waits a moment for the others to have heard of a failure.
   void leave() const noexcept;
 
