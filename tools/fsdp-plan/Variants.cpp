@@ -127,30 +127,41 @@ struct Attempt {
   BuiltModel built;
   int64_t bound = 0;
 
-  /// What is persistent alone, of which there is no more of a model then.
+  /// By what is persistent alone. Then there is no more of a model.
   bool isTooLarge() const {
     return built.model.persistentBytes >= built.model.budget;
   }
 };
 } // namespace
 
-static FailureOr<Attempt> makeAttempt(mlir::ModuleOp module,
-                                      const FSDPPipelineOptions &options,
-                                      mlir::TimingScope &timing) {
+/// A copy at the logical level, and the bytes of it that are persistent.
+static FailureOr<std::pair<mlir::OwningOpRef<mlir::ModuleOp>, int64_t>>
+copyLogical(mlir::ModuleOp module, const FSDPPipelineOptions &options,
+            mlir::TimingScope &timing) {
   mlir::OwningOpRef<mlir::ModuleOp> copy = module.clone();
   if (failed(makeLogical(*copy, options, timing)))
     return failure();
   auto programs = getPrograms(*copy);
   if (failed(programs))
     return failure();
+  int64_t bytes = getPersistentBytes(programs->front());
+  return std::make_pair(std::move(copy), bytes);
+}
+
+static FailureOr<Attempt> makeAttempt(mlir::ModuleOp module,
+                                      const FSDPPipelineOptions &options,
+                                      mlir::TimingScope &timing) {
+  auto logical = copyLogical(module, options, timing);
+  if (failed(logical))
+    return failure();
   Attempt attempt;
   planner::StepModel &model = attempt.built.model;
-  model.persistentBytes = getPersistentBytes(programs->front());
+  model.persistentBytes = logical->second;
   if (options.budget)
     model.budget = options.budget;
   if (attempt.isTooLarge())
     return attempt;
-  FailureOr<BuiltModel> built = makeStepModel(*copy, options);
+  FailureOr<BuiltModel> built = makeStepModel(*logical->first, options);
   if (failed(built))
     return failure();
   built->model.budget = model.budget;
@@ -406,15 +417,13 @@ mlir::LogicalResult Decider::decideGroup() {
 mlir::LogicalResult Decider::decideOffload() {
   FSDPPipelineOptions own = getLeanest();
   own.offload = {};
-  auto none = makeAttempt(module, own, timing);
+  auto none = copyLogical(module, own, timing);
   own.offload = {/*parameters=*/true, /*states=*/true, {}};
-  auto all = makeAttempt(module, own, timing);
+  auto all = copyLogical(module, own, timing);
   if (failed(none) || failed(all))
     return failure();
-  int64_t most =
-      none->built.model.persistentBytes - all->built.model.persistentBytes;
   auto fitting =
-      tryVariants(module, listOffloads(own, most),
+      tryVariants(module, listOffloads(own, none->second - all->second),
                   /*isByMemory=*/false, timing, search.choices.offloads);
   if (failed(fitting))
     return failure();

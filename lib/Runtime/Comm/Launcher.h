@@ -51,8 +51,7 @@ World joinWorld(const LaunchedProcess &launch, const std::string &ownHost,
                 std::chrono::milliseconds timeout = defaultTimeout);
 
 /// Waits until nobody needs the store any more that rank 0 serves.
-void leaveWorld(const World &world,
-                std::chrono::milliseconds timeout = defaultTimeout);
+void leaveWorld(const World &world, std::chrono::milliseconds timeout);
 
 } // namespace fsdp
 

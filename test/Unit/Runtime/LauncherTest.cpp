@@ -119,7 +119,7 @@ std::vector<World> join(const std::vector<std::string> &hosts,
       LaunchedProcess own = launch;
       own.process = process;
       worlds[process] = joinWorld(own, hosts[process], RankMap::Hosts, timeout);
-      leaveWorld(worlds[process]);
+      leaveWorld(worlds[process], timeout);
     });
   for (std::thread &thread : threads)
     thread.join();

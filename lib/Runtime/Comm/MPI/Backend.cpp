@@ -9,7 +9,6 @@
 #include "../../Support/Counter.h"
 #include "fsdp/Runtime/Comm/Hosts.h"
 
-#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <cstring>

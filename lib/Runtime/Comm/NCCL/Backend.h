@@ -37,7 +37,10 @@ public:
     return nccl.openComm(rank, group, static_cast<NCCLDevice &>(device));
   }
   std::uint64_t libraryBytes(std::size_t members) const override;
-  void finish() override { leaveWorld(seen); }
+  void finish() override {
+    // All have come to their ends: what is left is a request.
+    leaveWorld(seen, std::chrono::seconds(30));
+  }
   void abort() noexcept override { nccl.abort(); }
 
 private:
