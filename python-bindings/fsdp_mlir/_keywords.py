@@ -152,9 +152,9 @@ class Options(TypedDict, total=False):
 
     unit: str | int | float | os.PathLike[str] | re.Pattern[str] | None
     """What is decided otherwise for the units of which REGEX matches the name; the last rule that says something counts. shard: over which
-    axes of the mesh it is sharded; along the others there are copies. Rules are separated by semicolons, or the lines of a file.
-    `REGEX: [strategy=NAME] [shard=AXIS+AXIS] [reshard=true|false] [reshard-after-backward=true|false] [storage=DTYPE] [reduce=DTYPE];
-    ...|file:PATH`."""
+    axes of the mesh it is sharded; along the others there are copies; with the option auto, the value auto decides for each unit
+    whether these are all axes or only inner ones. Rules are separated by semicolons, or the lines of a file. `REGEX: [strategy=NAME]
+    [shard=AXIS+AXIS|auto] [reshard=true|false] [reshard-after-backward=true|false] [storage=DTYPE] [reduce=DTYPE]; ...|file:PATH`."""
 
     what_if: str | int | float | os.PathLike[str] | re.Pattern[str] | None
     """Another machine: numbers of the hardware file are multiplied, such as link.network.gbytes=0.5x; a key means all numbers of that name

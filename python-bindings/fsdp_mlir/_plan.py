@@ -54,7 +54,7 @@ class Plan:
             self._decisions = (folder / "decisions.toml").read_text() if "--auto" in self._arguments else None
             self.summary: dict[str, Any] = json.loads((folder / "report.json").read_text())
             """The report as `fsdp-plan --report` writes it: units, collectives, memory in bytes, durations in nanoseconds."""
-            self._arguments = _replaced(self._arguments, _get_decided(self._arguments, self.summary))
+            self._arguments = _replaced(self._arguments, _get_decided(self.summary))
             for file in (*models, *([] if is_dry else [folder / "step.plan"])):
                 file.stat()
         except (OSError, ValueError) as error:
@@ -221,14 +221,19 @@ def _model_name(number: int) -> str:
 
 
 def _replaced(arguments: Sequence[str], values: Mapping[str, str]) -> list[str]:
-    return [*(a for a in arguments if a.partition("=")[0] not in values), *(f"{flag}={value}" for flag, value in values.items())]
+    return [*(a for a in arguments if a.partition("=")[0] not in values), *(f"{flag}={value}" for flag, value in values.items() if value)]
 
 
-def _get_decided(arguments: Sequence[str], summary: Mapping[str, Any]) -> dict[str, str]:
-    """The values that a search has taken for options that are auto."""
+def _get_decided(summary: Mapping[str, Any]) -> dict[str, str]:
+    """The values that a search has taken for options that are auto; none where that is as if there was no option."""
     search = summary.get("search") or {}
-    values = {flag: search.get(name) for flag, name in (("--mesh", "mesh"), ("--offload", "offload"), ("--chunk-loss", "chunk_loss"))}
-    return {flag: value for flag, value in values.items() if value is not None and f"{flag}=auto" in arguments}
+    names = ("mesh", "--mesh"), ("reshard_after_forward", "--reshard-after-forward"), ("offload", "--offload"), ("chunk_loss", "--chunk-loss")
+    values = {flag: search[name] for name, flag in names if name in search}
+    if values.get("--reshard-after-forward") == "true":
+        values["--reshard-after-forward"] = ""  # beside decisions, it says of how many ranks each may keep a piece
+    if "unit_axes" in search:
+        values["--unit"] = search.get("unit", "")
+    return values
 
 
 def _quote(argument: str) -> str:

@@ -285,6 +285,12 @@ def test_decisions(plan):
     assert {f"--mesh={decided.summary['search']['mesh']}", "--offload=none", "--chunk-loss=1"} <= set(decided._arguments)
     assert decided.decisions()["resident"] == decided.summary["search"]["resident"]
     assert "predicted step" in decided.explain("a100-80") and decided.compare().rows[5]["name"] == "auto"
+    for value in "4MiB", "600KiB":
+        decided = fsdp_mlir.compile(make_model(), BATCH, ranks=32, auto=True, mesh="auto", unit=".*: shard=auto", reshard_after_forward="auto", hardware="h100",
+                                    budget=value, what_if="link.network.node_us=30x")
+        search = decided.summary["search"]
+        assert search["unit_axes"] and search["reshard_after_forward"] and not any("auto" in argument for argument in decided._arguments if argument != "--auto")
+        assert "predicted step" in decided.explain("a100-80")
     with pytest.raises(PlanError, match="^expected a plan of auto=True, .* compile with auto=True$"):
         plan.decisions()
 

@@ -224,6 +224,28 @@ def test_groups_that_keep_pieces_are_a_decision(tmp_path):
     assert [row["name"] for row in search["reshards"]] == ["true"] and "local" not in mesh
 
 
+# Where the network is slow, some units are sharded in a node alone: the same plan as with the rules that the report names. None that a rule excludes
+# is, and where no unit is sharded over several axes, there is nothing to try.
+def test_axes_of_units_are_a_decision(tmp_path):
+    def step(*options):
+        file = tmp_path / "r.json"
+        succeed("fsdp-plan", FIXTURES / "llama.pt2", "--auto", "--evaluations", 1000, "--hardware", "h100", *options, "--report", file, "-o", tmp_path / "p.plan")
+        return json.loads(file.read_text()), (tmp_path / "p.plan").read_bytes()
+
+    mesh, slow = ("--mesh", "shard=4,local=8"), ("--what-if", "link.network.node_us=30x", "--budget", "400KiB")
+    report, plan = step(*mesh, *slow, "--unit", ".*: shard=auto")
+    search = report["search"]
+    assert search["axes"][0]["name"] == "all units over all axes" and search["unit_axes"] in [row["name"] for row in search["axes"]][1:]
+    assert search["step_ns"] < 0.99 * step(*mesh, *slow)[0]["search"]["step_ns"]
+    assert step(*mesh, *slow, "--unit", search["unit"])[1] == plan
+    names = [row["name"] for row in step(*mesh, *slow, "--unit", ".*: shard=auto; .*layers.*: shard=shard+local")[0]["search"]["axes"]]
+    assert names == ["all units over all axes", "root over local"]
+    report, _ = step("--ranks", 32, "--mesh", "auto", "--unit", ".*: shard=auto", *slow)
+    assert report["search"]["step_ns"] <= 1.01 * search["step_ns"] and len(report["search"]["axes"]) > 1
+    names = [row["name"] for row in step("--ranks", 4, "--mesh", "auto", "--unit", ".*: shard=auto")[0]["search"]["axes"]]
+    assert names == ["all units over all axes, on 1x4"]
+
+
 # What a search does not know is said at once.
 @pytest.mark.parametrize("options, sentence", [
     ("--auto --schedule fsdp1", "--auto: decides what --schedule says; give one of the two"),

@@ -14,6 +14,7 @@
 #include "llvm/Support/FormatVariadic.h"
 
 #include <cmath>
+#include <limits>
 #include <map>
 
 using namespace fsdp;
@@ -292,6 +293,42 @@ static void printTried(const char *with, const PlanSummary::Tried &tried,
   }
 }
 
+/// The fastest; of the others, which are many, what they are at the least.
+static void printAxes(const PlanSummary::Tried &tried, int64_t step,
+                      llvm::raw_ostream &os) {
+  constexpr size_t mostShown = 8;
+  std::multimap<int64_t, const PlanSummary::Tried::Point *> searched;
+  size_t slower = 0, larger = 0;
+  int64_t time = std::numeric_limits<int64_t>::max(), bytes = time;
+  auto addSlower = [&](int64_t least) {
+    ++slower;
+    time = std::min(time, least);
+  };
+  for (const auto &point : tried.points) {
+    if (point.bound) {
+      addSlower(point.bound);
+    } else if (point.outcome.time) {
+      searched.emplace(point.outcome.meanTime, &point);
+    } else {
+      ++larger;
+      bytes = std::min(bytes, point.outcome.peakBytes);
+    }
+  }
+  PlanSummary::Tried shown{{}, tried.taken};
+  for (auto [mean, point] : searched)
+    if (shown.points.size() < mostShown || point->name == tried.taken)
+      shown.points.push_back(*point);
+    else
+      addSlower(point->outcome.time);
+  printTried("with", shown, step, os);
+  if (slower)
+    os << llvm::formatv("  with each of {0} other choices: at least {1}\n",
+                        slower, spellChange(time, step));
+  if (larger)
+    os << llvm::formatv("  with each of {0} other choices: at least {1}\n",
+                        larger, spellBytes(bytes));
+}
+
 void fsdp::printSearch(const PlanSummary &summary, llvm::raw_ostream &os) {
   if (!summary.search)
     return;
@@ -319,6 +356,7 @@ void fsdp::printSearch(const PlanSummary &summary, llvm::raw_ostream &os) {
     os << "  gathered once for all micro-batches: " << spellNames(resident)
        << "\n";
   printTried("on a mesh of", choices.meshes, own, os);
+  printAxes(choices.axes, own, os);
   printTried("with --reshard-after-forward", choices.reshards, own, os);
   printTried("with --offload", choices.offloads, own, os);
   printTried("with --chunk-loss", choices.chunks, own, os);
@@ -367,16 +405,20 @@ llvm::json::Value fsdp::searchToJSON(const PlanSummary &summary) {
                 {"nominal", listPoints(explanation.nominal)},
                 {"resident", Array(resident)},
                 {"meshes", listTried(choices.meshes)},
+                {"axes", listTried(choices.axes)},
                 {"reshards", listTried(choices.reshards)},
                 {"offloads", listTried(choices.offloads)},
                 {"chunks", listTried(choices.chunks)},
                 {"jitter", std::move(varied)}};
   for (auto [key, tried] : {std::pair("mesh", &choices.meshes),
+                            {"unit_axes", &choices.axes},
                             {"reshard_after_forward", &choices.reshards},
                             {"offload", &choices.offloads},
                             {"chunk_loss", &choices.chunks}})
     if (!tried->taken.empty())
       search[key] = tried->taken;
+  if (!choices.unit.empty())
+    search["unit"] = choices.unit;
   if (answer.bound) {
     search["bound_ns"] = answer.bound->time;
     search["bound_by"] = answer.bound->name;

@@ -105,7 +105,8 @@ struct PlanSummary {
 
   /// Options that were decided by trying them.
   struct Choices {
-    Tried meshes, reshards, offloads, chunks;
+    Tried meshes, axes, reshards, offloads, chunks;
+    std::string unit; ///< The rules of --unit, if these axes were decided.
   };
 
   /// Decisions that were searched or read, and what they stand beside.

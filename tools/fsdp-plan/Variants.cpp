@@ -1,6 +1,7 @@
 //===- Variants.cpp - Options as decisions --------------------------------===//
 
 #include "Variants.h"
+#include "UnitAxes.h"
 
 #include "fsdp/Analysis/Memory.h"
 #include "fsdp/Archive/Bytes.h"
@@ -30,10 +31,19 @@ struct Variant {
 };
 } // namespace
 
+/// If it is not smaller, or no part of so many shards.
+static void dropGroup(FSDPPipelineOptions &options, int64_t shards) {
+  auto &group = options.reshardAfterForward.group;
+  if (group && (shards % *group != 0 || shards == *group))
+    group = std::nullopt;
+}
+
 /// By the ranks of a group, most first: a rank of a smaller one holds more. Of
-/// several copies, if something is all-reduced later between them.
+/// several copies, if something is all-reduced later between them. With the
+/// ranks of a node as an axis of their own, if units may be sharded over it.
 static std::vector<Variant> listMeshes(const FSDPPipelineOptions &options,
-                                       const planner::Hardware &hardware) {
+                                       const planner::Hardware &hardware,
+                                       bool splitsNodes) {
   int64_t ranks = options.ranks;
   int64_t node = hardware.hasNetwork ? hardware.nodeRanks : ranks;
   std::vector<Variant> variants;
@@ -44,10 +54,12 @@ static std::vector<Variant> listMeshes(const FSDPPipelineOptions &options,
       continue;
     FSDPPipelineOptions own = options;
     own.mesh = MeshSizes::of(ranks / shard, shard);
+    if (splitsNodes && shard > node && node > 1) {
+      own.mesh.axes.back().second /= node;
+      own.mesh.axes.emplace_back("local", node);
+    }
     own.strategy = isOne ? Strategy::FullShard : Strategy::HybridShard;
-    auto &group = own.reshardAfterForward.group; // of pieces, if smaller
-    if (group && (shard % *group != 0 || shard == *group))
-      group = std::nullopt;
+    dropGroup(own, shard);
     variants.push_back({spellOption(own.mesh), std::move(own)});
   }
   if (options.noAllReduce && variants.size() > 1)
@@ -57,9 +69,9 @@ static std::vector<Variant> listMeshes(const FSDPPipelineOptions &options,
 
 /// Whether so many ranks are those along the innermost of the axes, or a part
 /// of one: neighbours that may keep pieces between them.
-static bool isGroup(const MeshSizes &mesh, int64_t ranks) {
-  for (const auto &[name, size] : llvm::reverse(mesh.axes)) {
-    if (ranks == 1 || name == MeshSizes::replicate)
+static bool isGroup(const MeshSizes &sharded, int64_t ranks) {
+  for (int64_t size : llvm::reverse(llvm::make_second_range(sharded.axes))) {
+    if (ranks == 1)
       break;
     if (ranks < size)
       return size % ranks == 0;
@@ -72,20 +84,18 @@ static bool isGroup(const MeshSizes &mesh, int64_t ranks) {
 
 /// Of which ranks each keeps a piece: of none, half a node, and one, two and
 /// four nodes. Where there is no network, nothing is faster than all ranks.
+/// `sharded`: the axes of the unit with the most shards.
 static std::vector<Variant> listGroups(const FSDPPipelineOptions &options,
-                                       const planner::Hardware &hardware) {
+                                       const planner::Hardware &hardware,
+                                       const MeshSizes &sharded) {
   FSDPPipelineOptions own = options;
   own.reshardAfterForward = {};
   std::vector<Variant> variants = {{spellOption(own.reshardAfterForward), own}};
   if (!hardware.hasNetwork)
     return variants;
-  int64_t shards = countShards(own.strategy, own.ranks, own.mesh);
-  MeshSizes mesh = own.mesh;
-  if (mesh.axes.empty())
-    mesh = MeshSizes::of(own.ranks / shards, shards);
   int64_t node = hardware.nodeRanks;
   for (int64_t ranks : {node / 2, node, 2 * node, 4 * node})
-    if (ranks > 1 && ranks < shards && isGroup(mesh, ranks)) {
+    if (ranks > 1 && ranks < sharded.getRanks() && isGroup(sharded, ranks)) {
       own.reshardAfterForward.group = ranks;
       variants.push_back({std::to_string(ranks), own});
     }
@@ -316,6 +326,18 @@ static mlir::InFlightDiagnostic reject(mlir::ModuleOp module,
          << " bytes; allow more, or more ranks";
 }
 
+/// The axes of more than one rank over which units are sharded.
+static size_t countShardAxes(const MeshSizes &mesh) {
+  return llvm::count_if(mesh.axes, [](const auto &axis) {
+    return axis.first != MeshSizes::replicate && axis.second > 1;
+  });
+}
+
+/// What is decided with the axes of units.
+static std::string spellAxes(const FSDPPipelineOptions &options) {
+  return spellOption(options.mesh) + "; " + spellOption(options.unit);
+}
+
 namespace {
 /// Decides one option after the other.
 class Decider {
@@ -329,21 +351,29 @@ public:
 
 private:
   /// With what is decided later as it needs the least memory.
-  FSDPPipelineOptions getLeanest() const {
-    FSDPPipelineOptions own = search.candidates.front().options;
+  static FSDPPipelineOptions makeLeanest(FSDPPipelineOptions own) {
     if (own.chunkLoss.isAuto)
       own.chunkLoss = {mostChunks};
+    own.unit = dropAuto(std::move(own.unit));
     return own;
   }
+  FSDPPipelineOptions getLeanest() const {
+    return makeLeanest(search.candidates.front().options);
+  }
+  /// At the logical level, whatever is kept or offloaded.
+  FailureOr<mlir::OwningOpRef<mlir::ModuleOp>>
+  copyPlain(FSDPPipelineOptions own) const;
   /// Options that are decided later are as they were given.
   void restore();
-  using List = std::vector<Variant>(const FSDPPipelineOptions &,
-                                    const planner::Hardware &);
+  using List = llvm::function_ref<std::vector<Variant>(
+      const FSDPPipelineOptions &, const planner::Hardware &)>;
   /// Of what a list has, without offload, or if nothing fits, with all of it.
-  mlir::LogicalResult decideAny(FSDPPipelineOptions own, List *list,
+  mlir::LogicalResult decideAny(FSDPPipelineOptions own, List list,
                                 bool isByMemory, PlanSummary::Tried &tried,
                                 const llvm::Twine &what);
   mlir::LogicalResult decideMesh();
+  FailureOr<std::vector<Variant>> listAxes();
+  mlir::LogicalResult decideAxes();
   mlir::LogicalResult decideGroup();
   mlir::LogicalResult decideOffload();
   mlir::LogicalResult decideChunks();
@@ -364,6 +394,7 @@ void Decider::restore() {
       option = before;
       candidate.model.reset();
     };
+    set(candidate.options.unit, given.unit, search.choices.axes);
     set(candidate.options.reshardAfterForward, given.reshardAfterForward,
         search.choices.reshards);
     set(candidate.options.offload, given.offload, search.choices.offloads);
@@ -371,14 +402,25 @@ void Decider::restore() {
   }
 }
 
-mlir::LogicalResult Decider::decideAny(FSDPPipelineOptions own, List *list,
+FailureOr<mlir::OwningOpRef<mlir::ModuleOp>>
+Decider::copyPlain(FSDPPipelineOptions own) const {
+  own.reshardAfterForward = {};
+  if (own.offload.isAuto)
+    own.offload = {};
+  auto logical = copyLogical(module, own, timing);
+  if (failed(logical))
+    return failure();
+  return std::move(logical->first);
+}
+
+mlir::LogicalResult Decider::decideAny(FSDPPipelineOptions own, List list,
                                        bool isByMemory,
                                        PlanSummary::Tried &tried,
                                        const llvm::Twine &what) {
   auto hardware = planner::loadHardware(getHardware(own), own.whatIf);
   if (!hardware)
     return mlir::emitError(module.getLoc()) << hardware.error().message;
-  if (!own.budget && own.mesh.isAuto)
+  if (!own.budget && (given.mesh.isAuto || given.unit.isAuto))
     own.budget.bytes = int64_t(hardware->capacity);
   llvm::SmallVector<Offload> offloads = {own.offload};
   if (own.offload.isAuto)
@@ -404,12 +446,77 @@ mlir::LogicalResult Decider::decideMesh() {
   FSDPPipelineOptions own = getLeanest();
   if (own.reshardAfterForward.isAuto)
     own.reshardAfterForward = {};
-  return decideAny(own, listMeshes, /*isByMemory=*/true, search.choices.meshes,
+  auto list = [&](const auto &options, const auto &hardware) {
+    return listMeshes(options, hardware, given.unit.isAuto);
+  };
+  return decideAny(own, list, /*isByMemory=*/true, search.choices.meshes,
                    "mesh of " + llvm::Twine(own.ranks) + " ranks");
 }
 
+/// Meshes of several axes that shard come to the same with all units over all
+/// axes as one axis does; where the network is slow, those with the most ranks
+/// are the best once some units are sharded in a node.
+FailureOr<std::vector<Variant>> Decider::listAxes() {
+  constexpr size_t mostMeshes = 3;
+  std::vector<Variant> variants;
+  size_t meshes = 0;
+  for (const VariantSearch::Candidate &candidate : search.candidates) {
+    FSDPPipelineOptions own = makeLeanest(candidate.options);
+    bool isOne = countShardAxes(own.mesh) < 2;
+    if ((isOne && !variants.empty()) || meshes == mostMeshes)
+      continue;
+    meshes += !isOne;
+    if (own.reshardAfterForward.isAuto)
+      own.reshardAfterForward = {};
+    auto logical = copyPlain(own);
+    if (failed(logical))
+      return failure();
+    auto axes = listUnitAxes(**logical, given.unit);
+    if (failed(axes))
+      return failure();
+    std::string on = given.mesh.isAuto ? ", on " + spellOption(own.mesh) : "";
+    for (const UnitAxes &one : *axes) {
+      if (one.rules.empty() && !variants.empty())
+        continue;
+      FSDPPipelineOptions &options =
+          variants.emplace_back(Variant{one.name + on, own}).options;
+      options.unit.rules.insert(options.unit.rules.end(), one.rules.begin(),
+                                one.rules.end());
+      if (!one.rules.empty())
+        dropGroup(options, one.shards);
+    }
+  }
+  return variants;
+}
+
+mlir::LogicalResult Decider::decideAxes() {
+  auto variants = listAxes();
+  if (failed(variants))
+    return failure();
+  for (const Variant &variant : *variants)
+    search.axes[spellAxes(variant.options)] = variant.name;
+  auto list = [&](const FSDPPipelineOptions &options,
+                  const planner::Hardware &) {
+    std::vector<Variant> own = *variants;
+    for (Variant &variant : own) {
+      variant.options.offload = options.offload;
+      variant.options.budget = options.budget;
+    }
+    return own;
+  };
+  return decideAny(getLeanest(), list, /*isByMemory=*/false,
+                   search.choices.axes, "choice of the axes of units");
+}
+
 mlir::LogicalResult Decider::decideGroup() {
-  return decideAny(getLeanest(), listGroups, /*isByMemory=*/false,
+  auto logical = copyPlain(getLeanest());
+  if (failed(logical))
+    return failure();
+  MeshSizes sharded = findMostAxes(**logical);
+  auto list = [&](const auto &options, const auto &hardware) {
+    return listGroups(options, hardware, sharded);
+  };
+  return decideAny(getLeanest(), list, /*isByMemory=*/false,
                    search.choices.reshards,
                    "choice of --reshard-after-forward");
 }
@@ -449,6 +556,7 @@ mlir::LogicalResult Decider::decideChunks() {
 
 FailureOr<VariantSearch> Decider::run() {
   if ((given.mesh.isAuto && failed(decideMesh())) ||
+      (given.unit.isAuto && failed(decideAxes())) ||
       (given.reshardAfterForward.isAuto && failed(decideGroup())) ||
       (given.offload.isAuto && failed(decideOffload())) ||
       (given.chunkLoss.isAuto && failed(decideChunks())))
@@ -469,6 +577,9 @@ void VariantSearch::take(const FSDPPipelineOptions &options) {
       tried.taken = std::move(name);
   };
   set(choices.meshes, spellOption(options.mesh));
+  set(choices.axes, axes.lookup(spellAxes(options)));
+  if (!choices.axes.points.empty())
+    choices.unit = spellOption(options.unit);
   set(choices.reshards, spellOption(options.reshardAfterForward));
   set(choices.offloads, spellOption(options.offload));
   set(choices.chunks, std::to_string(options.chunkLoss.chunks));

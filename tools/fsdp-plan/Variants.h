@@ -1,8 +1,8 @@
 //===- Variants.h - Options as decisions ------------------------*- C++ -*-===//
 //
-// The mesh, groups that keep pieces, offload and the loss in chunks change the
-// step before there is a model of it. So they are decided by trying: a model
-// and a short search for each.
+// The mesh, axes of units, groups that keep pieces, offload and the loss in
+// chunks change the step before there is a model of it. So they are decided by
+// trying: a model and a short search for each.
 //
 //===----------------------------------------------------------------------===//
 
@@ -22,6 +22,8 @@ struct VariantSearch {
   /// last.
   std::vector<Candidate> candidates;
   PlanSummary::Choices choices;
+  /// What is tried for axes of units, by mesh and rules.
+  llvm::StringMap<std::string> axes;
 
   /// Notes which one was carried out.
   void take(const FSDPPipelineOptions &options);
@@ -30,15 +32,16 @@ struct VariantSearch {
 /// Decides what is `auto`, and takes the fastest, in the mean of a robust
 /// search of a tenth of the evaluations, of those whose bound does not say that
 /// they are slower than another as predicted: first the mesh, of those whose
-/// groups are parts of a node, whole nodes, or all ranks; then the ranks of
-/// which each keeps a piece of a unit, of none, half a node, and one, two and
-/// four nodes; then what is offloaded, of nothing, parameters, optimizer
-/// states, all, and a quarter, half and three quarters of all; then of 1, 2, 4,
-/// 8 and 16 chunks of the loss. What comes later is taken to need the least
-/// memory, but that nothing is offloaded for a mesh if one fits without.
-/// Without a budget, the memory of the machine is one for the mesh: if nothing
-/// was scarce, all ranks would have all parameters. `module` is not changed.
-/// Fails with a diagnostic if nothing fits.
+/// groups are parts of a node, whole nodes, or all ranks; then the units that
+/// are sharded over inner axes alone (UnitAxes.h); then the ranks of which each
+/// keeps a piece of a unit, of none, half a node, and one, two and four nodes;
+/// then what is offloaded, of nothing, parameters, optimizer states, all, and a
+/// quarter, half and three quarters of all; then of 1, 2, 4, 8 and 16 chunks of
+/// the loss. What comes later is taken to need the least memory, but that
+/// nothing is offloaded for a mesh if one fits without. Without a budget, the
+/// memory of the machine is one for the mesh: if nothing was scarce, all ranks
+/// would have all parameters. `module` is not changed. Fails with a diagnostic
+/// if nothing fits.
 mlir::FailureOr<VariantSearch>
 searchVariants(mlir::ModuleOp module, const FSDPPipelineOptions &options,
                mlir::TimingScope &timing);

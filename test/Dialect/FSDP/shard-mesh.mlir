@@ -45,6 +45,8 @@
 
 // RUN: not %{shard} --fsdp-shard="mesh=shard=4,local=2 unit='root: shard=node'" 2>&1 | FileCheck %s --check-prefix=UNKNOWN
 // UNKNOWN: error: expected 'shard=node' of 'root' to name an axis of the mesh; there are 'replicate', 'shard', 'local'{{$}}
+// RUN: not %{shard} --fsdp-shard="mesh=shard=4,local=2 unit='root: shard=auto'" 2>&1 | FileCheck %s --check-prefix=DECIDED
+// DECIDED: error: expected the axes of units, such as shard=local; 'auto' is a decision of fsdp-plan{{$}}
 // RUN: not %{shard} --fsdp-shard="ranks=4 mesh=shard=4,local=2" 2>&1 | FileCheck %s --check-prefix=RANKS
 // RANKS: error: expected a mesh of 4 ranks, got shard=4,local=2{{$}}
 // RUN: not %{shard} --fsdp-shard=mesh=a=70000,b=70000 2>&1 | FileCheck %s --check-prefix=LARGE

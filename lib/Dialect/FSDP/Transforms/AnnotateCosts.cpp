@@ -138,12 +138,15 @@ void Costs::measure(const archive::Profile &profile) {
   }
 }
 
-/// Collectives over the same ranks go the same way. Of those along different
-/// axes of a mesh, some are in a node, and others between nodes; but where
-/// their groups share ranks, they take turns. That is the same for all programs
-/// of a step, whatever is decided about it.
+/// Collectives over the same ranks go the same way. Where those of a step are
+/// along different axes of a mesh, some are in a node, and others between
+/// nodes; but where some groups have several ranks in common, as those of units
+/// that are sharded over one axis and over all, what is between nodes is of
+/// several groups. That is the same for all programs of a step, whatever is
+/// decided about it.
 static bool sharesLink(func::FuncOp step, const planner::Hardware &hardware) {
   SmallVector<RankGroup> groups;
+  bool overlaps = false;
   auto module = step->getParentOfType<ModuleOp>();
   for (auto unit : module.getOps<UnitOp>()) {
     auto mesh =
@@ -153,13 +156,13 @@ static bool sharesLink(func::FuncOp step, const planner::Hardware &hardware) {
           mesh, llvm::to_vector(axes.getAsValueRange<StringAttr>()));
       if (group.axes.empty() || llvm::is_contained(groups, group))
         continue;
-      for (const RankGroup &other : groups)
-        if (!group.overlaps(other))
-          return false;
+      overlaps |= llvm::any_of(groups, [&](const RankGroup &other) {
+        return group.overlaps(other);
+      });
       groups.push_back(group);
     }
   }
-  return hardware.sharedLink && !groups.empty();
+  return hardware.sharedLink && (groups.size() == 1 || overlaps);
 }
 
 void Costs::annotate(func::FuncOp step) {

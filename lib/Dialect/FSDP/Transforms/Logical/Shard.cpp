@@ -78,7 +78,8 @@ class ShardPass : public impl::ShardPassBase<ShardPass> {
 
   MeshSizes getSizes();
   FailureOr<MeshOp> createMesh(func::FuncOp first);
-  UnitRule getRule(StringRef name, ArrayRef<llvm::Regex> regexes,
+  UnitRule getRule(const ShardUnits::Unit &target,
+                   ArrayRef<llvm::Regex> regexes,
                    MutableArrayRef<bool> matched);
   UnitDecision decide(MeshOp mesh, const ShardUnits::Unit &unit,
                       const UnitRule &rule);
@@ -107,6 +108,9 @@ FailureOr<MeshOp> ShardPass::createMesh(func::FuncOp first) {
   if (mesh.isAuto)
     return first.emitError("expected the sizes of a mesh, such as mesh=2x4; "
                            "'auto' is a decision of fsdp-plan");
+  if (unit.getValue().isAuto)
+    return first.emitError("expected the axes of units, such as shard=local; "
+                           "'auto' is a decision of fsdp-plan");
   if (ranks < 1)
     return first.emitError("expected at least one rank, got ")
            << ranks.getValue();
@@ -130,8 +134,10 @@ FailureOr<MeshOp> ShardPass::createMesh(func::FuncOp first) {
   return op;
 }
 
-/// The rules that match a unit, over the options, which are of all units.
-UnitRule ShardPass::getRule(StringRef name, ArrayRef<llvm::Regex> regexes,
+/// The rules that match a unit by its name, or by that which reports have, over
+/// the options, which are of all units.
+UnitRule ShardPass::getRule(const ShardUnits::Unit &target,
+                            ArrayRef<llvm::Regex> regexes,
                             MutableArrayRef<bool> matched) {
   UnitRule own;
   own.strategy = strategy.getValue();
@@ -139,7 +145,7 @@ UnitRule ShardPass::getRule(StringRef name, ArrayRef<llvm::Regex> regexes,
   own.storage = storageDtype;
   own.reduce = reduceDtype;
   for (auto [index, regex] : llvm::enumerate(regexes)) {
-    if (!regex.match(name))
+    if (!regex.match(target.name) && !regex.match(target.symbol))
       continue;
     const UnitRule &rule = unit.getValue().rules[index];
     matched[index] = true;
@@ -224,8 +230,7 @@ ShardPass::decide(func::FuncOp first, MeshOp mesh, const ShardUnits &units) {
   SmallVector<bool> matched(rules.size());
   SmallVector<UnitDecision> decisions;
   for (const ShardUnits::Unit &unit : units.units)
-    decisions.push_back(
-        decide(mesh, unit, getRule(unit.name, regexes, matched)));
+    decisions.push_back(decide(mesh, unit, getRule(unit, regexes, matched)));
   for (auto [rule, isMatched] : llvm::zip_equal(rules, matched)) {
     if (isMatched)
       continue;
@@ -285,6 +290,7 @@ LogicalResult ShardPass::shard() {
   FailureOr<MeshOp> meshOp = createMesh(first);
   if (failed(meshOp))
     return failure();
+  units.nameSymbols(module);
   auto decisions = decide(first, *meshOp, units);
   if (failed(decisions) || failed(units.create(first, *meshOp, *decisions)))
     return failure();

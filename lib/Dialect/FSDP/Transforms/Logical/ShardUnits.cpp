@@ -9,6 +9,8 @@
 #include "fsdp/Dialect/FSDP/IR/Layout.h"
 #include "fsdp/Dialect/FSDP/Transforms/Program.h"
 
+#include "llvm/ADT/StringSet.h"
+
 using namespace mlir;
 
 namespace fsdp {
@@ -119,6 +121,21 @@ FailureOr<LayoutAttr> ShardUnits::getLayout(func::FuncOp first,
   return LayoutAttr::get(context, attrs, flat.numel, flat.padded);
 }
 
+void ShardUnits::nameSymbols(ModuleOp module) {
+  llvm::StringSet<> taken;
+  for (Operation &op : *module.getBody())
+    if (auto symbol = dyn_cast<SymbolOpInterface>(op))
+      taken.insert(symbol.getName());
+  for (Unit &unit : units) {
+    unit.symbol = unit.name.str();
+    for (unsigned i = 0;
+         taken.contains(unit.symbol) || (i && unitByName.contains(unit.symbol));
+         ++i)
+      unit.symbol = (unit.name + "_" + Twine(i)).str();
+    taken.insert(unit.symbol);
+  }
+}
+
 LogicalResult ShardUnits::create(func::FuncOp first, MeshOp mesh,
                                  ArrayRef<UnitDecision> decisions) {
   if (parameters.empty())
@@ -144,11 +161,11 @@ LogicalResult ShardUnits::create(func::FuncOp first, MeshOp mesh,
                << front.reduce << ", and " << own.name << ", stored as "
                << own.storage << " and reduced as " << own.reduce;
     unit.op = UnitOp::create(
-        builder, first.getLoc(), unit.name, mesh.getSymName(), shard, replicate,
-        decision.storage ? decision.storage : front.storage,
+        builder, first.getLoc(), unit.symbol, mesh.getSymName(), shard,
+        replicate, decision.storage ? decision.storage : front.storage,
         decision.reduce ? decision.reduce : front.reduce, *layout, unit.isRoot,
         decision.reshard, decision.keep, /*piece_axes=*/ArrayAttr());
-    symbols.insert(unit.op, Block::iterator(first)); // which may rename it
+    symbols.insert(unit.op, Block::iterator(first));
     remark::passed(first.getLoc(), getRemark("fsdp-shard", "unit", first))
         << remark::metric("Unit", unit.op.getSymName())
         << remark::metric("Parameters", int64_t(unit.parameters.size()))

@@ -100,9 +100,9 @@ int64_t countShards(Strategy strategy, int64_t ranks, const MeshSizes &mesh) {
   return ranks / (isHybrid(strategy) ? mesh.getReplicas() : 1);
 }
 
-/// Letters, digits and underscores, no digit first.
+/// Letters, digits and underscores, no digit first, and no value of an option.
 static bool isAxisName(StringRef text) {
-  return !text.empty() && !llvm::isDigit(text.front()) &&
+  return !text.empty() && !llvm::isDigit(text.front()) && text != "auto" &&
          llvm::all_of(text,
                       [](char c) { return llvm::isAlnum(c) || c == '_'; });
 }
@@ -146,20 +146,24 @@ std::string readOption(StringRef text, ChunkLoss &value) {
              : "a number of at least 1, or auto";
 }
 
-/// `shard+local`: axes, each once.
-static std::string readAxes(StringRef text, std::vector<std::string> &axes) {
+/// `auto`, or as `shard+local`: axes, each once.
+static std::string readAxes(StringRef text, UnitRule &rule) {
+  std::vector<std::string> &axes = rule.shard;
   axes.clear();
+  rule.isShardAuto = text == "auto";
+  if (rule.isShardAuto)
+    return "";
   llvm::SmallVector<StringRef> names;
   text.split(names, '+');
   for (StringRef name : names) {
     if (!isAxisName(name) || llvm::is_contained(axes, name))
-      return "axes of --mesh, each once, such as shard+local";
+      return "axes of --mesh, each once, such as shard+local, or auto";
     axes.push_back(name.str());
   }
   return "";
 }
 
-/// `REGEX: strategy=NAME shard=AXIS+AXIS reshard=true|false
+/// `REGEX: strategy=NAME shard=AXIS+AXIS|auto reshard=true|false
 /// reshard-after-backward=true|false storage=DTYPE reduce=DTYPE`.
 static std::string readRule(StringRef text, UnitRule &rule) {
   auto [regex, settings] = text.rsplit(':');
@@ -183,7 +187,7 @@ static std::string readRule(StringRef text, UnitRule &rule) {
                      ? "true or false"
                      : readOption(value, rule.reshardAfterBackward.emplace());
     else if (name == "shard")
-      expected = readAxes(value, rule.shard);
+      expected = readAxes(value, rule);
     else if (name == "storage")
       expected = readOption(value, rule.storage);
     else if (name == "reduce")
@@ -224,6 +228,7 @@ std::string readOption(StringRef text, UnitRules &value) {
     if (std::string error = readRule(rule, value.rules.emplace_back());
         !error.empty())
       return error;
+    value.isAuto |= value.rules.back().isShardAuto;
   }
   return value.rules.empty() ? "at least one rule" : "";
 }
@@ -396,24 +401,30 @@ std::string spellOption(const MeshSizes &value) {
 std::string spellOption(const ChunkLoss &value) {
   return value.isAuto ? "auto" : std::to_string(value.chunks);
 }
+static std::string spellRule(const UnitRule &rule) {
+  std::string text;
+  if (rule.strategy)
+    text += " strategy=" + spellOption(*rule.strategy);
+  if (!rule.shard.empty() || rule.isShardAuto)
+    text +=
+        " shard=" + (rule.isShardAuto ? "auto" : llvm::join(rule.shard, "+"));
+  if (rule.reshard)
+    text += " reshard=" + spellOption(*rule.reshard);
+  if (rule.reshardAfterBackward)
+    text +=
+        " reshard-after-backward=" + spellOption(*rule.reshardAfterBackward);
+  if (rule.storage != ElementType::Unchanged)
+    text += " storage=" + spellOption(rule.storage);
+  if (rule.reduce != ElementType::Unchanged)
+    text += " reduce=" + spellOption(rule.reduce);
+  return text;
+}
+/// Without rules that say nothing, as those of which `auto` was dropped.
 std::string spellOption(const UnitRules &value) {
   std::string text;
-  for (const UnitRule &rule : value.rules) {
-    text += (text.empty() ? "" : "; ") + rule.regex + ":";
-    if (rule.strategy)
-      text += " strategy=" + spellOption(*rule.strategy);
-    if (!rule.shard.empty())
-      text += " shard=" + llvm::join(rule.shard, "+");
-    if (rule.reshard)
-      text += " reshard=" + spellOption(*rule.reshard);
-    if (rule.reshardAfterBackward)
-      text +=
-          " reshard-after-backward=" + spellOption(*rule.reshardAfterBackward);
-    if (rule.storage != ElementType::Unchanged)
-      text += " storage=" + spellOption(rule.storage);
-    if (rule.reduce != ElementType::Unchanged)
-      text += " reduce=" + spellOption(rule.reduce);
-  }
+  for (const UnitRule &rule : value.rules)
+    if (std::string said = spellRule(rule); !said.empty())
+      text += (text.empty() ? "" : "; ") + rule.regex + ":" + said;
   return text;
 }
 std::string spellOption(const Accumulation &value) {

@@ -135,6 +135,12 @@ static std::string findConflict(const llvm::StringSet<> &names,
     return "--chunk-loss: 'auto' is a decision of --auto; give both";
   if (options.offload.isAuto && !options.automatic)
     return "--offload: 'auto' is a decision of --auto; give both";
+  if (options.unit.isAuto && !options.automatic)
+    return "--unit: 'shard=auto' is a decision of --auto; give both";
+  if (options.unit.isAuto && !options.mesh.isAuto &&
+      options.mesh.axes.size() - options.mesh.hasAxis(MeshSizes::replicate) < 2)
+    return "--unit: 'shard=auto' decides between axes that shard; give a mesh "
+           "of several, such as --mesh shard=8,local=8, or --mesh auto";
   if (options.mesh.isAuto && names.contains("strategy"))
     return "--mesh: 'auto' decides what --strategy says; give one of the two";
   auto group = options.reshardAfterForward.group;
@@ -171,7 +177,7 @@ static std::string findConflict(const llvm::StringSet<> &names,
            "' frees what is to stay gathered until the step ends; give one of "
            "the two";
   for (const UnitRule &rule : options.unit.rules)
-    if (!rule.shard.empty() &&
+    if ((!rule.shard.empty() || rule.isShardAuto) &&
         rule.strategy.value_or(options.strategy) == Strategy::NoShard)
       return "--unit: 'no_shard' shards over no axis; leave it or shard out of "
              "'" +

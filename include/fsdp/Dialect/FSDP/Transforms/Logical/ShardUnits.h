@@ -41,6 +41,7 @@ public:
   };
   struct Unit {
     llvm::StringRef name;
+    std::string symbol; // the name, or another if that is taken
     llvm::SmallVector<unsigned> parameters; // in order of the layout
     bool isIgnored = false;                 // each rank has its own
     bool isRoot = false;                    // of what is in no other unit
@@ -50,6 +51,9 @@ public:
   /// Adds the parameters of a program. What it shares with those before must
   /// have the same sizes and strides.
   mlir::LogicalResult add(mlir::func::FuncOp program);
+
+  /// Decides the names of the symbols, once `module` has its mesh.
+  void nameSymbols(mlir::ModuleOp module);
 
   /// Makes the symbols, in front of `first`, each as it is decided: one
   /// decision for each unit, whose null types are those that its parameters

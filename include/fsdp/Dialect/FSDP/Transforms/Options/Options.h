@@ -70,6 +70,7 @@ struct UnitRule {
   std::optional<Strategy> strategy;
   std::optional<bool> reshard, reshardAfterBackward;
   std::vector<std::string> shard; ///< The axes, in any order; none: unsaid.
+  bool isShardAuto = false;       ///< fsdp-plan decides them.
   ElementType storage = ElementType::Unchanged;
   ElementType reduce = ElementType::Unchanged;
 };
@@ -77,6 +78,7 @@ struct UnitRule {
 /// A later rule wins over an earlier one.
 struct UnitRules {
   std::vector<UnitRule> rules;
+  bool isAuto = false; ///< fsdp-plan decides the axes of some.
 };
 
 /// What the backward computes again: nothing, the modules of which `scope`

@@ -113,8 +113,9 @@ def ReshardAfterBackwardOption : PipelineOption<"reshardAfterBackward", "reshard
 def UnitOption : PipelineOption<"unit", "unit", "::fsdp::UnitRules", "::fsdp::UnitRules{}",
     "What is decided otherwise for the units of which REGEX matches the name; the last rule that "
     "says something counts. shard: over which axes of the mesh it is sharded; along the others there are "
-    "copies. Rules are separated by semicolons, or the lines of a file.",
-    "REGEX: [strategy=NAME] [shard=AXIS+AXIS] [reshard=true|false] [reshard-after-backward=true|false] [storage=DTYPE] [reduce=DTYPE]; ...|file:PATH">;
+    "copies; with the option auto, the value auto decides for each unit whether these are all axes or only "
+    "inner ones. Rules are separated by semicolons, or the lines of a file.",
+    "REGEX: [strategy=NAME] [shard=AXIS+AXIS|auto] [reshard=true|false] [reshard-after-backward=true|false] [storage=DTYPE] [reduce=DTYPE]; ...|file:PATH">;
 def IgnoreOption : PipelineOption<"ignore", "ignore", "std::string", "\"\"",
     "Parameters that are neither sharded nor reduced, as ignored_states of FSDP1: those of which the "
     "regular expression matches a part of the name. Each rank has a copy of its own, and updates it "
