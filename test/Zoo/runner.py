@@ -170,7 +170,8 @@ def draw(case: Case, scopes: dict[str, str], index: int) -> tuple[int, list[str]
         hardware = rng.choice(["cpu", "h100"])
         offload = ["--offload", rng.choice(["params", "optimizer", "all"])] if hardware == "h100" and rng.random() < 0.5 else []
         pieces = ["--reshard-after-forward", "2"] if ranks == 4 and rng.random() < 0.5 else []
-        choices = [choices[1], ["--auto", "--hardware", hardware, "--evaluations", "500", *offload, *pieces]]
+        axes = ["--mesh", "shard=2,local=2", "--unit", ".*: shard=auto"] if ranks == 4 and rng.random() < 0.5 else []
+        choices = [choices[1], ["--auto", "--hardware", hardware, "--evaluations", "500", *offload, *pieces, *axes]]
     plan = list(case.options) if case.options is not None else sum(choices, [])
     run = rng.choice([[], ["--overlap"]]) + rng.choice([[], ["--chaos", str(index + 1)]])
     return ranks, plan, run
