@@ -14,7 +14,6 @@
 
 using namespace fsdp;
 using llvm::ArrayRef;
-using llvm::SmallVector;
 using llvm::StringRef;
 using mlir::failed;
 using mlir::failure;

@@ -5,6 +5,7 @@
 
 #include "fsdp/Analysis/Memory.h"
 #include "fsdp/Archive/Bytes.h"
+#include "fsdp/Dialect/FSDP/Transforms/Program.h"
 #include "fsdp/Pipelines/Pipelines.h"
 #include "fsdp/Planner/Bounds.h"
 #include "fsdp/Planner/Hardware.h"
