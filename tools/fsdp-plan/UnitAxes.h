@@ -1,9 +1,9 @@
 //===- UnitAxes.h - Over which axes units are sharded -----------*- C++ -*-===//
 //
-// A unit that is sharded over inner axes alone takes more memory, and what the
-// outer ones are slow at is one all-reduce in place of two gathers and a
-// reduction. A step has as many combinations as there are sets of units; these
-// are some of them.
+// A unit that is sharded over inner axes alone takes more memory. Over the
+// outer axes, it has one all-reduce of a shard in place of two gathers and a
+// reduction. There are as many choices as sets of units; some of them are
+// tried.
 //
 //===----------------------------------------------------------------------===//
 
