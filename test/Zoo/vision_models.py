@@ -12,7 +12,7 @@ from case import BATCH, CLASSES, IMAGE, Case, Classifier, Inputs, images
 from torch import nn
 
 DEEP = 2 * IMAGE
-"""Size of pictures for networks that would else normalize batches of two numbers, where PyTorch in f32 and f64 differ by far."""
+"""Size of pictures for networks that would else normalize batches of two numbers, where PyTorch in f32 and f64, or on two processors, differ by far."""
 
 
 def classifier(library: str, name: str, make: Callable[[], nn.Module], size: int = IMAGE, **case: Any) -> Case:
@@ -131,7 +131,7 @@ TORCHVISION = [
     torchvision_model("shufflenet_v2_x0_5", DEEP),
 ]
 TIMM = [
-    timm_model("resnet10t", channels=(8, 8, 16, 16), stem_width=8),
+    timm_model("resnet10t", DEEP, channels=(8, 8, 16, 16), stem_width=8),
     timm_model("vit_tiny_patch16_224", img_size=IMAGE, patch_size=8, embed_dim=32, depth=2, num_heads=4),
     timm_model("deit3_small_patch16_224", img_size=IMAGE, patch_size=8, embed_dim=32, depth=2, num_heads=4),
     timm_model("beit_base_patch16_224", img_size=IMAGE, patch_size=8, embed_dim=32, depth=2, num_heads=4),
