@@ -618,7 +618,7 @@ FailureOr<Compilation> fsdp::compile(mlir::ModuleOp module,
                                      mlir::TimingScope &timing) {
   const FSDPPipelineOptions &options = request.options;
   bool isTooLarge = false;
-  return options.mesh.isAuto || options.unit.isAuto ||
+  return options.mesh.isAuto || options.unit.isAuto() ||
                  options.reshardAfterForward.isAuto || options.offload.isAuto ||
                  options.chunkLoss.isAuto
              ? compileFastest(module, request, timing)

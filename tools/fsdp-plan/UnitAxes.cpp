@@ -22,7 +22,6 @@ using mlir::FailureOr;
 UnitRules fsdp::dropAuto(UnitRules rules) {
   for (UnitRule &rule : rules.rules)
     rule.isShardAuto = false;
-  rules.isAuto = false;
   return rules;
 }
 

@@ -351,10 +351,13 @@ public:
   FailureOr<VariantSearch> run();
 
 private:
-  /// With what is decided later as it needs the least memory.
+  /// With what is decided later as it needs the least memory. Without pieces:
+  /// they only take more.
   static FSDPPipelineOptions makeLeanest(FSDPPipelineOptions own) {
     if (own.chunkLoss.isAuto)
       own.chunkLoss = {mostChunks};
+    if (own.reshardAfterForward.isAuto)
+      own.reshardAfterForward = {};
     own.unit = dropAuto(std::move(own.unit));
     return own;
   }
@@ -388,18 +391,21 @@ private:
 
 void Decider::restore() {
   for (VariantSearch::Candidate &candidate : search.candidates) {
-    auto set = [&](auto &option, const auto &before,
+    auto set = [&](auto &option, const auto &before, bool wasAuto,
                    const PlanSummary::Tried &tried) {
-      if (!before.isAuto || !tried.points.empty())
+      if (!wasAuto || !tried.points.empty())
         return;
       option = before;
       candidate.model.reset();
     };
-    set(candidate.options.unit, given.unit, search.choices.axes);
+    set(candidate.options.unit, given.unit, given.unit.isAuto(),
+        search.choices.axes);
     set(candidate.options.reshardAfterForward, given.reshardAfterForward,
-        search.choices.reshards);
-    set(candidate.options.offload, given.offload, search.choices.offloads);
-    set(candidate.options.chunkLoss, given.chunkLoss, search.choices.chunks);
+        given.reshardAfterForward.isAuto, search.choices.reshards);
+    set(candidate.options.offload, given.offload, given.offload.isAuto,
+        search.choices.offloads);
+    set(candidate.options.chunkLoss, given.chunkLoss, given.chunkLoss.isAuto,
+        search.choices.chunks);
   }
 }
 
@@ -421,7 +427,7 @@ mlir::LogicalResult Decider::decideAny(FSDPPipelineOptions own, List list,
   auto hardware = planner::loadHardware(getHardware(own), own.whatIf);
   if (!hardware)
     return mlir::emitError(module.getLoc()) << hardware.error().message;
-  if (!own.budget && (given.mesh.isAuto || given.unit.isAuto))
+  if (!own.budget && (given.mesh.isAuto || given.unit.isAuto()))
     own.budget.bytes = int64_t(hardware->capacity);
   llvm::SmallVector<Offload> offloads = {own.offload};
   if (own.offload.isAuto)
@@ -442,13 +448,10 @@ mlir::LogicalResult Decider::decideAny(FSDPPipelineOptions own, List list,
                                    : mlir::success();
 }
 
-/// A mesh without pieces needs no less memory than with them.
 mlir::LogicalResult Decider::decideMesh() {
   FSDPPipelineOptions own = getLeanest();
-  if (own.reshardAfterForward.isAuto)
-    own.reshardAfterForward = {};
   auto list = [&](const auto &options, const auto &hardware) {
-    return listMeshes(options, hardware, given.unit.isAuto);
+    return listMeshes(options, hardware, given.unit.isAuto());
   };
   return decideAny(own, list, /*isByMemory=*/true, search.choices.meshes,
                    "mesh of " + llvm::Twine(own.ranks) + " ranks");
@@ -467,8 +470,6 @@ FailureOr<std::vector<Variant>> Decider::listAxes() {
     if ((isOne && !variants.empty()) || meshes == mostMeshes)
       continue;
     meshes += !isOne;
-    if (own.reshardAfterForward.isAuto)
-      own.reshardAfterForward = {};
     auto logical = copyPlain(own);
     if (failed(logical))
       return failure();
@@ -557,7 +558,7 @@ mlir::LogicalResult Decider::decideChunks() {
 
 FailureOr<VariantSearch> Decider::run() {
   if ((given.mesh.isAuto && failed(decideMesh())) ||
-      (given.unit.isAuto && failed(decideAxes())) ||
+      (given.unit.isAuto() && failed(decideAxes())) ||
       (given.reshardAfterForward.isAuto && failed(decideGroup())) ||
       (given.offload.isAuto && failed(decideOffload())) ||
       (given.chunkLoss.isAuto && failed(decideChunks())))

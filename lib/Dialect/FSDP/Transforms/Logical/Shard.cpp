@@ -108,7 +108,7 @@ FailureOr<MeshOp> ShardPass::createMesh(func::FuncOp first) {
   if (mesh.isAuto)
     return first.emitError("expected the sizes of a mesh, such as mesh=2x4; "
                            "'auto' is a decision of fsdp-plan");
-  if (unit.getValue().isAuto)
+  if (unit.getValue().isAuto())
     return first.emitError("expected the axes of units, such as shard=local; "
                            "'auto' is a decision of fsdp-plan");
   if (ranks < 1)

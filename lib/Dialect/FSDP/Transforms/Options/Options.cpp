@@ -228,7 +228,6 @@ std::string readOption(StringRef text, UnitRules &value) {
     if (std::string error = readRule(rule, value.rules.emplace_back());
         !error.empty())
       return error;
-    value.isAuto |= value.rules.back().isShardAuto;
   }
   return value.rules.empty() ? "at least one rule" : "";
 }

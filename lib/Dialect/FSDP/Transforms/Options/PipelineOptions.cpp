@@ -135,9 +135,9 @@ static std::string findConflict(const llvm::StringSet<> &names,
     return "--chunk-loss: 'auto' is a decision of --auto; give both";
   if (options.offload.isAuto && !options.automatic)
     return "--offload: 'auto' is a decision of --auto; give both";
-  if (options.unit.isAuto && !options.automatic)
+  if (options.unit.isAuto() && !options.automatic)
     return "--unit: 'shard=auto' is a decision of --auto; give both";
-  if (options.unit.isAuto && !options.mesh.isAuto &&
+  if (options.unit.isAuto() && !options.mesh.isAuto &&
       options.mesh.axes.size() - options.mesh.hasAxis(MeshSizes::replicate) < 2)
     return "--unit: 'shard=auto' decides between axes that shard; give a mesh "
            "of several, such as --mesh shard=8,local=8, or --mesh auto";

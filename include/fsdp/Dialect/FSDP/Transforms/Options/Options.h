@@ -78,7 +78,11 @@ struct UnitRule {
 /// A later rule wins over an earlier one.
 struct UnitRules {
   std::vector<UnitRule> rules;
-  bool isAuto = false; ///< fsdp-plan decides the axes of some.
+
+  /// fsdp-plan decides the axes of some units.
+  bool isAuto() const {
+    return llvm::any_of(rules, [](const UnitRule &r) { return r.isShardAuto; });
+  }
 };
 
 /// What the backward computes again: nothing, the modules of which `scope`
