@@ -373,6 +373,14 @@ void fsdp::registerCostModels(DialectRegistry &registry) {
   });
 }
 
+planner::LinkUse fsdp::getLinks(Operation *op) {
+  planner::LinkUse links = {};
+  if (auto parts =
+          op->getAttrOfType<DenseI32ArrayAttr>(FSDPDialect::getLinksAttrName()))
+    llvm::copy(parts.asArrayRef(), links.begin());
+  return links;
+}
+
 int64_t fsdp::getCost(Operation *op) {
   auto cost = op->getAttrOfType<IntegerAttr>(FSDPDialect::getCostAttrName());
   return cost ? cost.getInt() : 0;

@@ -22,7 +22,6 @@ StepProblem fsdp::buildStepProblem(func::FuncOp step, const IssueOrder &order) {
   scheduling::Problem &problem = result.problem;
   problem.numStreams = getMaxEnumValForStream() + 1;
   problem.sharesCore = step->hasAttr(FSDPDialect::getSharedCoreAttrName());
-  problem.sharesLink = step->hasAttr(FSDPDialect::getSharedLinkAttrName());
   if (auto contention = step->getAttrOfType<IntegerAttr>(
           FSDPDialect::getContentionAttrName()))
     problem.contention = contention.getInt();
@@ -50,6 +49,7 @@ StepProblem fsdp::buildStepProblem(func::FuncOp step, const IssueOrder &order) {
       row.duration = std::numeric_limits<int64_t>::max(); // which is rejected
     row.stream = row.sequence = uint32_t(getStream(op));
     row.runsAhead = runsAhead(op);
+    row.links = getLinks(op);
     for (Operation *other : streams.getTurns(op))
       row.after.push_back(numbers.lookup(other));
     for (Operation *reshard : order.getAfter(op))

@@ -31,6 +31,7 @@ BoundFacts::BoundFacts(const StepModel &model, const Program &program)
       isExact &= cost.latency % 1000 == 0 && cost.transfer % 1000 == 0;
   for (const ComputeOp &op : program.ops)
     compute.push_back(compute.back() + (op.onlyIf == nobody ? op.duration : 0));
+  findViews();
   findReplays();
   findNearest();
   findUses();
@@ -240,18 +241,20 @@ static bool isDenser(const BoundFacts::Gathers::Part &a,
 /// for each byte than the whole does, it is a part of its own: of fractions of
 /// parts, the best are then those on which room is best spent.
 BoundFacts::Gathers BoundFacts::makeGathers(const std::vector<uint32_t> &units,
+                                            size_t view,
                                             std::optional<size_t> cut) const {
   Gathers gathers;
   gathers.latency = std::numeric_limits<int64_t>::max();
   for (uint32_t unit : units) {
     const Traffic &own = program.traffic[unit];
-    Gathers::Part whole = {own.gatheredBytes, own.gather.transfer};
-    gathers.latency = std::min(gathers.latency, own.gather.latency);
+    CollectiveCost all = getGather(own, view);
+    Gathers::Part whole = {own.gatheredBytes, all.transfer};
+    gathers.latency = std::min(gathers.latency, all.latency);
     uint32_t last = uses[unit].last[0];
     if (own.piece.bytes && cut && last != nobody && last <= *cut) {
-      gathers.latency = std::min(gathers.latency, own.piece.gather.latency);
-      Gathers::Part piece = {own.piece.bytes,
-                             whole.transfer - own.piece.gather.transfer};
+      CollectiveCost rest = getPiece(own, view);
+      gathers.latency = std::min(gathers.latency, rest.latency);
+      Gathers::Part piece = {own.piece.bytes, whole.transfer - rest.transfer};
       if (piece.transfer > 0 && isDenser(piece, whole)) {
         gathers.parts.push_back(piece);
         whole.bytes -= piece.bytes;
@@ -328,8 +331,10 @@ BoundFacts::Cut BoundFacts::makeCut(size_t op) const {
   if (std::none_of(after.begin(), after.end(),
                    [&](uint32_t unit) { return isLater(uses[unit], 0); }))
     cut.byCalls = after;
-  cut.before = makeGathers(before);
-  cut.after = makeGathers(after, op);
+  for (size_t view : views) {
+    cut.before[view] = makeGathers(before, view);
+    cut.after[view] = makeGathers(after, view, op);
+  }
   auto getShare = [&](uint32_t unit) { // of a call, by byte
     return shares[unit] /
            double(std::max<int64_t>(program.traffic[unit].gatheredBytes, 1));
@@ -435,7 +440,8 @@ void BoundFacts::findCuts() {
   ops.erase(std::unique(ops.begin(), ops.end()), ops.end());
   for (size_t op : ops)
     cuts.push_back(makeCut(op));
-  byWorth = makeGathers(gathered);
+  for (size_t view : views)
+    byWorth[view] = makeGathers(gathered, view);
 }
 
 int64_t BoundFacts::getMandatory(size_t op, const Choice &choice) const {
@@ -480,25 +486,75 @@ int64_t BoundFacts::toNanoseconds(int64_t picoseconds) const {
   return std::max<int64_t>(picoseconds - rounded, 0) / 1000;
 }
 
-int64_t BoundFacts::combine(int64_t gathers, int64_t reductions,
-                            int64_t allReduces) const {
-  if (model.sharesLink || model.sharesCore)
-    return toNanoseconds(gathers) + toNanoseconds(reductions) +
-           toNanoseconds(allReduces);
-  return toNanoseconds(std::max({gathers, reductions, allReduces}));
+CollectiveCost BoundFacts::weigh(const CollectiveCost &cost, Stream stream,
+                                 uint32_t group, size_t view) const {
+  int64_t part =
+      view == byStream ? wholeLink : model.getLinks(stream, group)[view];
+  auto take = [&](int64_t time) {
+    return time / wholeLink * part + time % wholeLink * part / wholeLink;
+  };
+  return {take(cost.latency), take(cost.transfer)};
+}
+
+/// A link of which no collective takes more than of the other says nothing that
+/// the other does not; nor do streams, where each fills a link.
+void BoundFacts::findViews() {
+  std::array<std::vector<LinkUse>, numCollectiveStreams> all;
+  auto add = [&](bool isThere, Stream stream, uint32_t group) {
+    if (isThere)
+      all[size_t(stream)].push_back(model.getLinks(stream, group));
+  };
+  for (const Traffic &own : program.traffic) {
+    add(true, Stream::Gather, own.gatherGroup);
+    add(own.piece.bytes, Stream::Gather, own.piece.group);
+    add(own.isReduced, Stream::Reduce, own.reduceGroup);
+    add(own.isAllReduced, Stream::AllReduce, own.allReduceGroup);
+  }
+  auto areAll = [&](auto &&is) {
+    return std::all_of(all.begin(), all.end(), [&](const auto &ofStream) {
+      return std::all_of(ofStream.begin(), ofStream.end(), is);
+    });
+  };
+  auto isLess = [&](size_t link, size_t other) {
+    return areAll([&](const LinkUse &own) { return own[link] <= own[other]; });
+  };
+  for (size_t link = 0; link != numLinks && !model.sharesCore; ++link) {
+    size_t other = numLinks - 1 - link;
+    bool isIdle = areAll([&](const LinkUse &own) { return own[link] == 0; });
+    bool isSame = isLess(link, other) && isLess(other, link);
+    if (!isIdle && (!isLess(link, other) || (isSame && link == 0)))
+      views.push_back(link);
+  }
+  bool doStreamsFill =
+      std::all_of(all.begin(), all.end(), [&](const auto &ofStream) {
+        return std::any_of(views.begin(), views.end(), [&](size_t link) {
+          return std::all_of(
+              ofStream.begin(), ofStream.end(),
+              [&](const LinkUse &own) { return own[link] == wholeLink; });
+        });
+      });
+  if (!doStreamsFill)
+    views.push_back(byStream);
+}
+
+int64_t BoundFacts::join(const Totals &totals, size_t view) const {
+  auto [gathers, reductions, allReduces] = totals;
+  if (view == byStream && !model.sharesCore)
+    return toNanoseconds(std::max({gathers, reductions, allReduces}));
+  return toNanoseconds(gathers) + toNanoseconds(reductions) +
+         toNanoseconds(allReduces);
 }
 
 /// What no other so many calls are faster than.
 template <typename GetCost>
-static int64_t sumCosts(const Program &program,
-                        const std::vector<uint32_t> &units, int64_t calls,
+static int64_t sumCosts(const std::vector<uint32_t> &units, int64_t calls,
                         GetCost &&get) {
   if (units.empty())
     return 0;
   int64_t latency = 0, transfer = 0;
   int64_t least = std::numeric_limits<int64_t>::max();
   for (uint32_t unit : units) {
-    const CollectiveCost &cost = get(program.traffic[unit]);
+    CollectiveCost cost = get(unit);
     latency = std::max(latency, cost.latency);
     least = std::min(least, cost.latency);
     transfer += cost.transfer;
@@ -506,51 +562,44 @@ static int64_t sumCosts(const Program &program,
   return latency + (calls - 1) * least + transfer;
 }
 
-static const CollectiveCost &getGather(const Traffic &unit) {
-  return unit.gather;
-}
-static const CollectiveCost &getReduction(const Traffic &unit) {
-  return unit.reduction;
-}
-static const CollectiveCost &getAllReduce(const Traffic &unit) {
-  return unit.allReduce;
-}
-
-int64_t BoundFacts::sumGathers(const Choice &choice) const {
+int64_t BoundFacts::sumGathers(const Choice &choice, size_t view) const {
   if (!mayStartGathered)
-    return sumCosts(program, gathered, countGathers(program.ops.size()),
-                    getGather);
+    return sumCosts(
+        gathered, countGathers(program.ops.size()),
+        [&](uint32_t unit) { return getGather(program.traffic[unit], view); });
   // What is there from the start stays, where memory is scarcest as well.
   int64_t free = room;
   for (const Cut &cut : cuts)
     free = std::min(free, room - getMandatory(cut.op, choice));
-  return sumGathers(byWorth, free, 1);
+  return sumGathers(byWorth[view], free, 1);
 }
 
-CollectiveCost BoundFacts::getLeastGather(uint32_t unit) const {
+CollectiveCost BoundFacts::getLeastGather(uint32_t unit, size_t view) const {
   const Traffic &own = program.traffic[unit];
+  CollectiveCost whole = getGather(own, view);
   if (!own.piece.bytes)
-    return own.gather;
-  return {std::min(own.gather.latency, own.piece.gather.latency),
-          std::min(own.gather.transfer, own.piece.gather.transfer)};
+    return whole;
+  CollectiveCost rest = getPiece(own, view);
+  return {std::min(whole.latency, rest.latency),
+          std::min(whole.transfer, rest.transfer)};
 }
 
-int64_t BoundFacts::sumReductions() const {
-  return sumCosts(program, reduced, countReductions(0), getReduction);
-}
-
-int64_t BoundFacts::sumAllReduces() const {
-  return sumCosts(program, reduced, countReductions(0), getAllReduce);
-}
-
-std::pair<int64_t, int64_t> BoundFacts::sumReductionsFrom(size_t op) const {
+BoundFacts::Totals BoundFacts::sumReductionsFrom(size_t op, size_t view) const {
   std::vector<uint32_t> units;
   for (uint32_t unit : reduced)
     if (uses[unit].complete >= op)
       units.push_back(unit);
   int64_t calls = countReductions(op);
-  return {sumCosts(program, units, calls, getReduction),
-          sumCosts(program, units, calls, getAllReduce)};
+  return {0,
+          sumCosts(units, calls,
+                   [&](uint32_t unit) {
+                     return getReduction(program.traffic[unit], view);
+                   }),
+          sumCosts(units, calls, [&](uint32_t unit) {
+            const Traffic &own = program.traffic[unit];
+            return weigh(own.allReduce, Stream::AllReduce, own.allReduceGroup,
+                         view);
+          })};
 }
 
 /// Room is spent on parts of units, those first on which it is best spent, and

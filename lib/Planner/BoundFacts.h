@@ -34,6 +34,14 @@ struct BoundFacts {
   };
   static constexpr size_t mostNearest = 4;
   using Set = std::bitset<mostNearest>; ///< Of `nearest`.
+  /// What collectives are summed up of: the links in a node or those between
+  /// nodes, of which each collective takes its part; or each stream, on which
+  /// they run one after the other.
+  static constexpr size_t byStream = numLinks, numViews = numLinks + 1;
+  using ByView = std::array<int64_t, numViews>;
+  struct Totals { ///< Picoseconds.
+    int64_t gathers = 0, reductions = 0, allReduces = 0;
+  };
   /// Units to gather. What is there takes all of its room.
   struct Gathers {
     /// A unit, and what it would take to gather it; or a piece that may be kept
@@ -53,7 +61,7 @@ struct BoundFacts {
     /// Nanoseconds in which fixed calls are waited for, up to it and after it.
     int64_t idleBefore = 0, idleAfter = 0;
     /// Units that are gathered before, and after it unless they are there.
-    Gathers before, after;
+    std::array<Gathers, numViews> before, after;
     /// Those of `after` in the order in which room saves most calls; none,
     /// where some of them are used in the forward.
     std::vector<uint32_t> byCalls;
@@ -61,14 +69,21 @@ struct BoundFacts {
 
   // Picoseconds of collectives that nothing avoids, in as few calls as memory
   // allows.
-  int64_t sumGathers(const Choice &choice) const;
-  int64_t sumReductions() const;
-  int64_t sumAllReduces() const;
+  int64_t sumGathers(const Choice &choice, size_t view) const;
   /// Of gradients that are complete at a computation or later: their
   /// reductions, and what follows these.
-  std::pair<int64_t, int64_t> sumReductionsFrom(size_t op) const;
+  Totals sumReductionsFrom(size_t op, size_t view) const;
+  CollectiveCost getGather(const Traffic &own, size_t view) const {
+    return weigh(own.gather, Stream::Gather, own.gatherGroup, view);
+  }
+  CollectiveCost getPiece(const Traffic &own, size_t view) const {
+    return weigh(own.piece.gather, Stream::Gather, own.piece.group, view);
+  }
+  CollectiveCost getReduction(const Traffic &own, size_t view) const {
+    return weigh(own.reduction, Stream::Reduce, own.reduceGroup, view);
+  }
   /// What the backward gathers may be a piece that was kept.
-  CollectiveCost getLeastGather(uint32_t unit) const;
+  CollectiveCost getLeastGather(uint32_t unit, size_t view) const;
   /// Of units of which as many as fit into `room` bytes are there already, in
   /// so many calls.
   int64_t sumGathers(const Gathers &gathers, int64_t room, int64_t calls) const;
@@ -78,10 +93,14 @@ struct BoundFacts {
   int64_t countGathers(size_t op) const;
   int64_t countGathers(const Cut &cut, int64_t room) const;
   int64_t countReductions(size_t op) const;
-  /// Of gathers, reductions and what follows them: nanoseconds in which at
-  /// least one of them runs.
-  int64_t combine(int64_t gathers, int64_t reductions,
-                  int64_t allReduces) const;
+  /// Of the totals by view: nanoseconds in which at least one of all these
+  /// runs.
+  template <typename GetTotals> int64_t combine(GetTotals &&getTotals) const {
+    int64_t most = 0;
+    for (size_t view : views)
+      most = std::max(most, join(getTotals(view), view));
+    return most;
+  }
   int64_t toNanoseconds(int64_t picoseconds) const;
   int64_t scaleByPhi(int64_t time) const { return time * phi[0] / phi[1]; }
 
@@ -102,7 +121,8 @@ struct BoundFacts {
   int64_t findTail(size_t begin, int64_t replayed) const;
   const StepModel &model;
   const Program &program;
-  int64_t room;          ///< M.
+  std::vector<size_t> views; ///< Those that say more than others.
+  int64_t room;              ///< M.
   bool mayStartGathered; ///< Units may be there from the micro-batch before.
   std::vector<int64_t> compute;   ///< C[..i), by i.
   std::vector<Choice> allChoices; ///< By their replays.
@@ -112,9 +132,9 @@ struct BoundFacts {
   std::vector<uint32_t> nearest;
   std::vector<int64_t> replaysFrom; ///< The most at an operation or later.
   std::vector<Use> uses;
-  std::vector<uint32_t> gathered; ///< For the forward, by first use.
-  Gathers byWorth;                ///< The same.
-  std::vector<uint32_t> reduced;  ///< By completion.
+  std::vector<uint32_t> gathered;        ///< For the forward, by first use.
+  std::array<Gathers, numViews> byWorth; ///< The same.
+  std::vector<uint32_t> reduced;         ///< By completion.
   std::vector<Cut> cuts;
   std::vector<int64_t> leastMandatory; ///< Recomputed as is best for a place.
   int64_t head = 0, tail = 0;          ///< h and t, nanoseconds.
@@ -150,8 +170,13 @@ private:
   }
   int64_t findIdle(size_t begin, size_t end) const;
   bool isWorthMore(uint32_t a, uint32_t b) const;
+  /// The part of a link that a collective takes, as if it were all of it.
+  CollectiveCost weigh(const CollectiveCost &cost, Stream stream,
+                       uint32_t group, size_t view) const;
+  int64_t join(const Totals &totals, size_t view) const;
+  void findViews();
   /// `cut`: the place where units may be there, or pieces of them.
-  Gathers makeGathers(const std::vector<uint32_t> &units,
+  Gathers makeGathers(const std::vector<uint32_t> &units, size_t view,
                       std::optional<size_t> cut = {}) const;
   void findNearest();
   void findUses();

@@ -36,11 +36,15 @@ struct ProgramBounds::Facts : BoundFacts {
     return endsReduced ? std::max(alone, first) + tail
                        : std::max(alone, first + tail);
   }
-  int64_t boundWhole(const Choice &choice, int64_t moreGathers,
+  /// `gathersMore`: picoseconds of more gathers, by view.
+  int64_t boundWhole(const Choice &choice, const ByView &gathersMore,
                      int64_t alone) const {
-    return addCollectives(compute.back() + choice.replays,
-                          combine(sumGathers(choice) + moreGathers,
-                                  sumReductions(), sumAllReduces()),
+    int64_t collectives = combine([&](size_t view) {
+      Totals totals = sumReductionsFrom(0, view);
+      totals.gathers = sumGathers(choice, view) + gathersMore[view];
+      return totals;
+    });
+    return addCollectives(compute.back() + choice.replays, collectives,
                           addTail(alone, head), idle);
   }
   int64_t boundBefore(const Cut &cut, const Choice &choice,
@@ -68,7 +72,17 @@ std::optional<int64_t> ProgramBounds::boundCompute() const {
 }
 
 std::optional<int64_t>
-ProgramBounds::boundContention(int64_t moreGathers) const {
+ProgramBounds::boundContention(const std::vector<uint32_t> &units,
+                               const std::vector<uint32_t> &pieces) const {
+  Facts::ByView moreGathers = {};
+  for (size_t view : facts->views) {
+    for (uint32_t unit : units)
+      moreGathers[view] +=
+          facts->getGather(facts->program.traffic[unit], view).transfer;
+    for (uint32_t unit : pieces)
+      moreGathers[view] +=
+          facts->getPiece(facts->program.traffic[unit], view).transfer;
+  }
   std::optional<int64_t> least;
   for (const BoundFacts::Choice &choice : facts->choices) {
     int64_t time = facts->boundWhole(choice, moreGathers, 0);
@@ -97,8 +111,9 @@ int64_t ProgramBounds::Facts::boundBefore(const Cut &cut, const Choice &choice,
   int64_t computed = compute[cut.op + 1] + replayed;
   int64_t free =
       mayStartGathered ? room - getMandatory(cut.op, choice) - cut.inUse : 0;
-  int64_t gathers =
-      combine(sumGathers(cut.before, free, countGathers(cut.op)), 0, 0);
+  int64_t gathers = combine([&](size_t view) {
+    return Totals{sumGathers(cut.before[view], free, countGathers(cut.op))};
+  });
   bool isExposed =
       !gathered.empty() && uses[gathered.front()].first[0] <= cut.op;
   return std::max(
@@ -114,10 +129,13 @@ int64_t ProgramBounds::Facts::boundAfter(const Cut &cut, const Choice &choice,
   size_t next = cut.op + 1;
   int64_t computed = compute.back() - compute[next] + replayed;
   int64_t free = room - getMandatory(cut.op, choice) - cut.inUse;
-  int64_t gathers = sumGathers(cut.after, free, countGathers(cut, free));
-  auto [reductions, allReduces] = sumReductionsFrom(cut.op);
-  int64_t collectives = combine(gathers, reductions, allReduces);
-  bool isExposed = reductions != 0;
+  int64_t calls = countGathers(cut, free);
+  int64_t collectives = combine([&](size_t view) {
+    Totals totals = sumReductionsFrom(cut.op, view);
+    totals.gathers = sumGathers(cut.after[view], free, calls);
+    return totals;
+  });
+  bool isExposed = sumReductionsFrom(cut.op, byStream).reductions != 0;
   return std::max(
       {addCollectives(computed, collectives,
                       isExposed ? addTail(alone, 0) : alone, cut.idleAfter),
@@ -144,7 +162,7 @@ ProgramBounds::Facts::boundCase(const Choice &choice,
   std::optional<Unhidden::Case> known = unhidden.makeCase(choice, nearestWhole);
   if (!known)
     return most;
-  int64_t time = boundWhole(choice, 0, unhidden.find(*known));
+  int64_t time = boundWhole(choice, {}, unhidden.find(*known));
   for (size_t i = 0; i != cuts.size() && time < least; ++i)
     if (unhidden.isAfterForward(cuts[i]))
       time = std::max(

@@ -126,7 +126,7 @@ bool ProgramSearch::searchAll() {
     ProgramBounds bounds(choice.fixed, 0);
     wanted.recompute = choice.recompute;
     for (size_t set = 0; set != countKeeps(); ++set) {
-      int64_t again = 0; // picoseconds of what is gathered twice
+      std::vector<uint32_t> again, pieces; // what is gathered twice
       size_t rest = set;
       for (uint32_t unit : mayKeep) {
         const Traffic &own = program.traffic[unit];
@@ -134,10 +134,9 @@ bool ProgramSearch::searchAll() {
         Keep keep = wanted.units[unit].keep = Keep(rest % states);
         rest /= states;
         if (keep != Keep::All && !resident[unit])
-          again += keep == Keep::Piece ? own.piece.gather.transfer
-                                       : own.gather.transfer;
+          (keep == Keep::Piece ? pieces : again).push_back(unit);
       }
-      std::optional<int64_t> bound = bounds.boundContention(again);
+      std::optional<int64_t> bound = bounds.boundContention(again, pieces);
       if (best && bound && *bound >= best->outcome.meanTime)
         continue;
       searchCalls(wanted);

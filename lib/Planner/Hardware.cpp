@@ -67,6 +67,32 @@ static int64_t countInNode(const Communication &work, int64_t nodeRanks) {
   return std::max(block, ranks / block * block);
 }
 
+Hardware::Way Hardware::findWay(const Communication &work) const {
+  double bandwidth = node[size_t(work.kind)].bandwidth;
+  if (!hasNetwork || std::max(work.span, work.ranks) <= nodeRanks)
+    return {false, work.ranks, bandwidth};
+  int64_t inNode = countInNode(work, nodeRanks);
+  return {true, inNode,
+          std::min(bandwidth,
+                   double(inNode) * network[size_t(work.kind)].bandwidth)};
+}
+
+LinkUse Hardware::getLinks(const Communication &work) const {
+  if (!sharedLink || work.ranks < 2)
+    return {};
+  Way way = findWay(work);
+  auto getPart = [&](double bandwidth) {
+    return uint16_t(std::llround(wholeLink * way.bandwidth / bandwidth));
+  };
+  auto kind = size_t(work.kind);
+  LinkUse links = {};
+  if (way.inNode > 1)
+    links[0] = getPart(node[kind].bandwidth);
+  if (way.leavesNode)
+    links[1] = getPart(double(way.inNode) * network[kind].bandwidth);
+  return links;
+}
+
 CollectiveCost Hardware::getCost(const Communication &work) const {
   double copies = work.copied / memory;
   if (work.ranks < 2)
@@ -77,15 +103,14 @@ CollectiveCost Hardware::getCost(const Communication &work) const {
   if (work.kind == CollectiveKind::AllReduce)
     sent *= 2;
   double latency = line.latency + line.perStep * steps;
-  if (hasNetwork && std::max(work.span, work.ranks) > nodeRanks) {
+  Way way = findWay(work);
+  if (way.leavesNode) {
     const Line &out = network[size_t(work.kind)];
-    auto inNode = double(countInNode(work, nodeRanks));
-    double hops = std::ceil(double(work.ranks) / inNode) - 1;
+    double hops = std::ceil(double(work.ranks) / double(way.inNode)) - 1;
     latency = out.latency + out.perStep * hops + line.perStep * (steps - hops);
-    line.bandwidth = std::min(line.bandwidth, inNode * out.bandwidth);
   }
   latency = clampTime(latency);
-  double transfer = clampTime(sent / line.bandwidth + copies);
+  double transfer = clampTime(sent / way.bandwidth + copies);
   return {toPicoseconds(latency),
           toPicoseconds(std::min(transfer, week - latency))};
 }

@@ -16,7 +16,9 @@ uint32_t Machine::issue(Stream stream, int64_t duration, uint64_t place,
   for (size_t other = 0; other != latest.size(); ++other)
     for (size_t i = 0; model->overlaps[group][other] && i != numStreams; ++i)
       needs[i] = std::max(needs[i], latest[other][i]);
-  uint32_t number = streams.issue(size_t(stream), {duration, place, needs});
+  LinkUse links = model->getLinks(stream, group);
+  uint32_t number =
+      streams.issue(size_t(stream), {duration, place, needs, links});
   if (!latest.empty()) {
     latest[group] = {};
     latest[group][size_t(stream)] = number;
@@ -103,8 +105,7 @@ void Machine::issueReduction(const Layout &layout, const Layout::Call &call) {
 
 /// Queues all calls in the order of issue and notes who waits for them.
 void Machine::start(const Layout &layout) {
-  streams.reset(times->contention.value_or(model->contention),
-                model->sharesLink);
+  streams.reset(times->contention.value_or(model->contention));
   latest.assign(model->overlaps.size(), {});
   waits.assign(layout.getOrder().stretches.size() + 1, {});
 

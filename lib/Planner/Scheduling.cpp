@@ -56,6 +56,10 @@ std::string fsdp::planner::scheduling::check(const Problem &problem) {
       return quote("operation", i) + " is on stream " +
              std::to_string(op.stream) + ", but there are " +
              std::to_string(problem.numStreams);
+    for (uint16_t part : op.links)
+      if (part > wholeLink)
+        return quote("operation", i) + " takes " + std::to_string(part) +
+               " parts of a link, which has " + std::to_string(wholeLink);
     for (uint32_t before : op.after) {
       if (before >= count)
         return quote("operation", i) + " depends on operation " +
@@ -293,10 +297,10 @@ fsdp::planner::scheduling::simulate(const Problem &problem,
   }
   Issue issue(problem, order);
   OwnStreams streams;
-  streams.reset(problem.contention, problem.sharesLink);
+  streams.reset(problem.contention);
   for (const auto &[i, place, needs] : issue.launches) {
     const Operation &op = problem.operations[i];
-    streams.issue(op.stream - 1, {op.duration, place, needs});
+    streams.issue(op.stream - 1, {op.duration, place, needs, op.links});
   }
   streams.release(0);
   for (const auto &[i, place, needs] : issue.computations) {

@@ -47,8 +47,10 @@ struct Checker {
            ", found " + std::to_string(number));
   }
   void checkGroup(uint32_t group, const std::string &of) {
-    if (!model.overlaps.empty())
-      checkNumber(group, model.overlaps.size(), "group", of);
+    for (size_t groups : {model.overlaps.size(), model.links.size()})
+      if (groups && group >= groups)
+        fail(of + ": expected a group below " + std::to_string(groups) +
+             ", found " + std::to_string(group));
   }
   void checkTraffic(const Traffic &traffic, const std::string &where);
   void checkCalls(const Program &program, const std::string &where);
@@ -210,6 +212,12 @@ std::string fsdp::planner::check(const StepModel &model) {
   for (const std::vector<uint8_t> &row : model.overlaps)
     if (row.size() != model.overlaps.size())
       checker.fail("expected a row of groups for each group");
+  for (const auto &ofGroup : model.links)
+    for (const LinkUse &links : ofGroup)
+      for (uint16_t part : links)
+        if (part > wholeLink)
+          checker.fail("expected at most " + std::to_string(wholeLink) +
+                       " parts of a link, found " + std::to_string(part));
   for (const Program &program : model.programs) {
     std::string where = "program '" + program.name + "'";
     checker.time = 0; // each program by itself

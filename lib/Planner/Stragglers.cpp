@@ -153,7 +153,7 @@ public:
   Cluster(const Steps &steps, const std::vector<Durations> &durations,
           std::vector<Schedule> &schedules)
       : steps(steps), schedules(schedules) {
-    collectives.reset(steps.problem.contention, steps.problem.sharesLink);
+    collectives.reset(steps.problem.contention);
     ranks.reserve(durations.size());
     for (size_t i = 0; i != durations.size(); ++i)
       ranks.emplace_back(steps, collectives, durations[i], schedules[i]);
@@ -192,9 +192,8 @@ private:
           break;
         Collectives::Counts needs;
         std::copy_n(item.needs.begin(), needs.size(), needs.begin());
-        collectives.issue(
-            stream,
-            {steps.problem.operations[item.operation].duration, 0, needs});
+        const Operation &op = steps.problem.operations[item.operation];
+        collectives.issue(stream, {op.duration, 0, needs, op.links});
         changes = true;
       }
     }

@@ -10,13 +10,16 @@
 // exactly d without. It ends in the nanosecond in which nothing is left, and
 // the rest of that nanosecond is the next computation's, if the stream does not
 // stand still between them: so one computation takes as long as its parts. A
-// collective of d ns has 12 d parts, of which each of k that share a link does
-// 12 / k.
+// collective of d ns has 3072 d parts. Those that run at once may take more of
+// a link than there is: k / 1024 of it. Then each that goes over this link does
+// 3072 * 1024 / k parts, rounded down, or fewer if another link is fuller.
 //
 //===----------------------------------------------------------------------===//
 
 #ifndef FSDP_LIB_PLANNER_STREAMS_H
 #define FSDP_LIB_PLANNER_STREAMS_H
+
+#include "fsdp/Planner/CollectiveCost.h"
 
 #include <algorithm>
 #include <array>
@@ -36,21 +39,21 @@ public:
     int64_t duration;
     uint64_t place; ///< It starts once this is released.
     Counts needs;   ///< How many of each stream must be done before it starts.
+    LinkUse links = {};
     int64_t start = 0, end = 0; ///< Once it has run.
   };
 
   /// Forgets all launches and begins at 0.
-  void reset(int64_t newContention, bool newSharesLink) {
+  void reset(int64_t newContention) {
     for (Queue &queue : queues) {
       queue.released = queue.done = 0;
       queue.isActive = false;
-      queue.work = 0;
       queue.launches.clear();
     }
     contention = newContention;
-    sharesLink = newSharesLink;
     now = spare = 0;
     numSending = 0;
+    loads = {};
     nextEnd = never;
   }
 
@@ -79,7 +82,7 @@ public:
     for (size_t stream = 0; stream != count; ++stream)
       while (queues[stream].done < counts[stream]) {
         spare = 0;
-        moveTo(nextEnd);
+        now = nextEnd;
         update();
       }
   }
@@ -106,7 +109,7 @@ public:
       if (!isLast)
         end = nextEnd;
       work -= (end - now) * speed;
-      moveTo(end);
+      now = end;
       if (!isLast)
         update();
     }
@@ -115,7 +118,7 @@ public:
 
   /// For who has several compute streams: moves on, until the next end at most.
   void moveOn(int64_t time) {
-    moveTo(time);
+    now = time;
     update();
   }
   /// When the next launch ends, if no other starts before; else the largest
@@ -135,27 +138,26 @@ public:
 
 private:
   static constexpr int64_t never = std::numeric_limits<int64_t>::max();
-  static constexpr int64_t linkParts = 12; // divides by 1, 2 and 3
+  static constexpr int64_t linkParts = 3 * 1024; // divides by 1, 2 and 3
   static constexpr int64_t busyParts = 1024;
   static constexpr size_t numSenders = 3;
 
   struct Queue {
     uint32_t released = 0, done = 0;
     bool isActive = false;
-    int64_t end = 0;  ///< Of the active one, unless others start or end.
-    int64_t work = 0; ///< Parts left of it, where links are shared.
+    /// Of the active one: when it ends, unless others start or end; what was
+    /// left of it at a time, and the parts that it does in a nanosecond.
+    int64_t end = 0, work = 0, since = 0, speed = 0;
     std::vector<Launch> launches;
-  };
 
-  /// Moves the clock; nothing ends on the way.
-  void moveTo(int64_t time) {
-    if (sharesLink && numSending) {
-      int64_t done = (time - now) * (linkParts / numSending);
-      for (Queue &queue : queues)
-        queue.work -= done;
+    Launch &getNext() { return launches[done]; }
+    void setSpeed(int64_t newSpeed, int64_t now) {
+      work -= (now - since) * speed;
+      since = now;
+      speed = newSpeed;
+      end = now + (work + speed - 1) / speed;
     }
-    now = time;
-  }
+  };
 
   bool mayStart(const Queue &queue) const {
     if (queue.isActive || queue.done == queue.released)
@@ -167,41 +169,54 @@ private:
     return true;
   }
 
+  void addLoad(const LinkUse &links, int64_t factor) {
+    for (size_t link = 0; link != numLinks; ++link)
+      loads[link] += factor * links[link];
+  }
+  int64_t findSpeed(const LinkUse &links) const {
+    int64_t load = wholeLink;
+    for (size_t link = 0; link != numLinks; ++link)
+      if (links[link])
+        load = std::max(load, loads[link]);
+    return load == wholeLink ? linkParts : linkParts * wholeLink / load;
+  }
+
   /// Ends what ends now, and starts what can start now.
   void update() {
     do {
       for (size_t i = 0; i != count; ++i)
         if (Queue &queue = queues[i]; queue.isActive && queue.end == now) {
-          queue.launches[queue.done++].end = now;
+          queue.getNext().end = now;
+          addLoad(queue.getNext().links, -1);
+          ++queue.done;
           queue.isActive = false;
           numSending -= i < numSenders;
         }
       for (size_t i = 0; i != count; ++i)
         if (Queue &queue = queues[i]; mayStart(queue)) {
-          Launch &launch = queue.launches[queue.done];
-          launch.start = now;
+          Launch &launch = queue.getNext();
+          launch.start = queue.since = now;
+          addLoad(launch.links, 1);
           queue.isActive = true;
-          queue.end = now + launch.duration;
           queue.work = linkParts * launch.duration;
+          queue.setSpeed(linkParts, now);
           numSending += i < numSenders;
         }
       nextEnd = never;
-      for (size_t i = 0; i != count; ++i) {
-        Queue &queue = queues[i];
+      for (Queue &queue : queues) {
         if (!queue.isActive)
           continue;
-        if (sharesLink && i < numSenders) {
-          int64_t rate = linkParts / numSending;
-          queue.end = now + (queue.work + rate - 1) / rate;
-        }
+        if (int64_t speed = findSpeed(queue.getNext().links);
+            speed != queue.speed)
+          queue.setSpeed(speed, now);
         nextEnd = std::min(nextEnd, queue.end);
       }
     } while (nextEnd == now);
   }
 
   std::array<Queue, count> queues;
-  bool sharesLink = false;
-  int64_t numSending = 0; ///< Collectives that run.
+  int64_t numSending = 0;                   ///< Collectives that run.
+  std::array<int64_t, numLinks> loads = {}; ///< What these take of each link.
   int64_t contention = 0, now = 0, nextEnd = never;
   int64_t spare = 0; ///< Parts that are left of the latest nanosecond.
 };

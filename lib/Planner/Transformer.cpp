@@ -293,7 +293,14 @@ void Builder::addUpdates() {
 
 StepModel Builder::build() {
   model.contention = hardware.getContention();
-  model.sharesLink = hardware.sharedLink;
+  if (hardware.sharedLink) {
+    model.links.emplace_back();
+    for (auto [stream, kind] :
+         {std::pair(Stream::Gather, CollectiveKind::AllGather),
+          std::pair(Stream::Reduce, CollectiveKind::ReduceScatter)})
+      model.links[0][size_t(stream)] =
+          hardware.getLinks({kind, 0, setup.ranks});
+  }
   model.sharesCore = hardware.sharedCore;
   uint32_t embedding = addUnit("embedding", shape.vocabulary * shape.hidden);
   for (int64_t i = 0; i != shape.layers; ++i) {

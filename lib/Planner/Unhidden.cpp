@@ -158,8 +158,9 @@ std::pair<uint32_t, int64_t> Unhidden::findEnd(uint32_t unit, uint32_t first,
 /// first use have room for it. If there is none at the first use of the unit
 /// that is gathered before, it is a call of its own; where its module is
 /// recomputed, that may be another unit of the module.
-std::vector<Unhidden::Window>
-Unhidden::listGathers(const Case &known, size_t cut, uint32_t begin) const {
+std::vector<Unhidden::Window> Unhidden::listGathers(const Case &known,
+                                                    size_t cut, uint32_t begin,
+                                                    size_t view) const {
   const State &state = getState(known);
   std::vector<Window> windows;
   for (size_t phase = begin == 0 ? 0 : 1; phase != numPhases; ++phase) {
@@ -183,8 +184,8 @@ Unhidden::listGathers(const Case &known, size_t cut, uint32_t begin) const {
                        (!isForward && followsInModule[unit] &&
                         launch < getFirstCopy(unit));
         auto [end, beside] = findEnd(unit, first, known);
-        CollectiveCost cost =
-            isForward ? own.gather : facts.getLeastGather(unit);
+        CollectiveCost cost = isForward ? facts.getGather(own, view)
+                                        : facts.getLeastGather(unit, view);
         int64_t work = cost.transfer + (mayJoin ? 0 : cost.latency) - beside;
         windows.push_back(
             {std::max<int64_t>(work, 0), launch, std::max(end, launch),
@@ -200,8 +201,8 @@ Unhidden::listGathers(const Case &known, size_t cut, uint32_t begin) const {
 /// gradient to there have room for it. Where there is room to leave the
 /// gradient until the next one is complete, both may be one call. The last one
 /// is the tail.
-std::vector<Unhidden::Window> Unhidden::listReductions(const Case &known,
-                                                       uint32_t begin) const {
+std::vector<Unhidden::Window>
+Unhidden::listReductions(const Case &known, uint32_t begin, size_t view) const {
   const State &state = getState(known);
   std::vector<Window> windows;
   Nearest tight; // of places from the last on
@@ -224,9 +225,9 @@ std::vector<Unhidden::Window> Unhidden::listReductions(const Case &known,
         std::min(own.gradientBytes,
                  own.getHeldBytes() + (own.isCast ? 0 : own.gradientBytes));
     bool mayJoin = left > state.uses[facts.reduced[i + 1]].complete;
+    CollectiveCost cost = facts.getReduction(own, view);
     windows.push_back(
-        {own.reduction.transfer + (mayJoin ? 0 : own.reduction.latency),
-         use.complete + 1,
+        {cost.transfer + (mayJoin ? 0 : cost.latency), use.complete + 1,
          std::max(std::min(use.update, tight.findBelow(bytes, count)),
                   use.complete + 1),
          0});
@@ -345,16 +346,17 @@ int64_t Unhidden::sum(std::vector<Window> windows, const Case &known,
   return std::max<int64_t>(total - int64_t(saved * (1 + 1e-9)) - 1, 0);
 }
 
-int64_t Unhidden::find(const Case &known, size_t cut, uint32_t begin) const {
-  if (facts.mayStartGathered || facts.model.sharesCore || program.ops.empty())
-    return 0;
-  std::vector<Window> gathers = listGathers(known, cut, begin),
-                      reductions = listReductions(known, begin);
+/// Of a link, what all collectives take of it. They take turns on a link that
+/// each of them fills, and on a stream.
+int64_t Unhidden::find(const Case &known, size_t cut, uint32_t begin,
+                       size_t view) const {
+  std::vector<Window> gathers = listGathers(known, cut, begin, view),
+                      reductions = listReductions(known, begin, view);
   // Each call is rounded once.
   int64_t rounded =
       facts.isExact ? 0 : 500 * int64_t(gathers.size() + reductions.size());
   int64_t time, free = known.room[cut];
-  if (facts.model.sharesLink) {
+  if (view != BoundFacts::byStream) {
     gathers.insert(gathers.end(), reductions.begin(), reductions.end());
     time = sum(std::move(gathers), known, begin, free);
   } else {
@@ -362,4 +364,13 @@ int64_t Unhidden::find(const Case &known, size_t cut, uint32_t begin) const {
                     sum(std::move(reductions), known, begin, 0));
   }
   return std::max<int64_t>(time - rounded, 0) / 1000;
+}
+
+int64_t Unhidden::find(const Case &known, size_t cut, uint32_t begin) const {
+  if (facts.mayStartGathered || facts.model.sharesCore || program.ops.empty())
+    return 0;
+  int64_t most = 0;
+  for (size_t view : facts.views)
+    most = std::max(most, find(known, cut, begin, view));
+  return most;
 }

@@ -70,9 +70,12 @@ private:
   }
   State makeState(Recompute all) const;
   int64_t find(const Case &known, size_t cut, uint32_t begin) const;
-  std::vector<Window> listGathers(const Case &known, size_t cut,
-                                  uint32_t begin) const;
-  std::vector<Window> listReductions(const Case &known, uint32_t begin) const;
+  int64_t find(const Case &known, size_t cut, uint32_t begin,
+               size_t view) const;
+  std::vector<Window> listGathers(const Case &known, size_t cut, uint32_t begin,
+                                  size_t view) const;
+  std::vector<Window> listReductions(const Case &known, uint32_t begin,
+                                     size_t view) const;
   std::pair<uint32_t, int64_t> findEnd(uint32_t unit, uint32_t first,
                                        const Case &known) const;
   std::vector<Block> findBlocks(const std::vector<Window> &windows,

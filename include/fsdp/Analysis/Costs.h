@@ -35,6 +35,9 @@ void registerCostModels(mlir::DialectRegistry &registry);
 /// The duration that was annotated, in nanoseconds; 0 if there is none.
 int64_t getCost(mlir::Operation *op);
 
+/// What a launch takes of links by its `fsdp.links`; nothing, if it has none.
+planner::LinkUse getLinks(mlir::Operation *op);
+
 } // namespace fsdp
 
 #endif // FSDP_ANALYSIS_COSTS_H

@@ -62,8 +62,10 @@ public:
   /// last reduction beside which nothing can be computed:
   ///   T >= C + phi K + (1 - phi) (h + t)
   /// or w in place of h + t, the time in which fixed calls are waited for (B7).
-  /// K may have more gathers that are decided: their picoseconds.
-  std::optional<int64_t> boundContention(int64_t moreGathers = 0) const;
+  /// K may have more gathers that are decided: of these units, and of pieces.
+  std::optional<int64_t>
+  boundContention(const std::vector<uint32_t> &units = {},
+                  const std::vector<uint32_t> &pieces = {}) const;
 
   /// B2, memory cut, with B3, mandatory memory. At a computation p, at most
   /// rho = M - mand(p) bytes of units that are used later are there, kept or

@@ -10,6 +10,8 @@
 #define FSDP_PLANNER_COLLECTIVECOST_H
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 
 namespace fsdp::planner {
@@ -26,6 +28,13 @@ struct CollectiveCost {
   /// Of the call, in nanoseconds.
   int64_t getDuration() const { return (latency + transfer + 500) / 1000; }
 };
+
+/// Those in a node, and those between nodes.
+constexpr size_t numLinks = 2;
+/// What a collective that runs alone takes of the bandwidth of these links, in
+/// parts of 1024; nothing of a link that it shares with nobody.
+using LinkUse = std::array<uint16_t, numLinks>;
+constexpr uint16_t wholeLink = 1024;
 
 } // namespace fsdp::planner
 

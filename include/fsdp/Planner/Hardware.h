@@ -77,7 +77,7 @@ struct Hardware {
   std::string name;
   double launch = 0;       ///< Nanoseconds, of every computation.
   bool sharedCore = false; ///< The streams of a rank take turns on one core.
-  bool sharedLink = false; ///< Collectives that run at once share bandwidth.
+  bool sharedLink = false; ///< Collectives that run at once share links.
   /// Operations per nanosecond. Of attention: by the kernel that plans take,
   /// where a tensor says what is masked, and by FlashAttention 2.
   std::array<double, numFloatTypes> matrix = {}, attention = {},
@@ -110,6 +110,18 @@ struct Hardware {
   int64_t getContention() const;
   /// What it adds to its call, copies included.
   CollectiveCost getCost(const Communication &work) const;
+  /// What it takes of the links in a node and of those between nodes; nothing,
+  /// unless links are shared. One rank of each node sends nothing in it.
+  LinkUse getLinks(const Communication &work) const;
+
+private:
+  /// How a group uses the links: so many ranks in each node, and how fast.
+  struct Way {
+    bool leavesNode = false;
+    int64_t inNode = 1; ///< Ranks of a group over several nodes.
+    double bandwidth = 0;
+  };
+  Way findWay(const Communication &work) const;
 };
 
 /// Reads the text of a hardware file; errors name `path`.

@@ -11,10 +11,11 @@
 // runs ahead of them. Where all streams share a core, each operation runs on
 // the spot, whatever its stream.
 //
-// While a collective runs, computations may be slower; and collectives that run
-// at once may share a link, each with its part of it. What an operation takes
-// is then at least its duration, in whole nanoseconds: one that ends within a
-// nanosecond leaves the rest of it to the computation that follows at once.
+// While a collective runs, computations may be slower; and where collectives
+// that run at once take more of a link than there is, each of them that goes
+// over it is slower by that. What an operation takes is then at least its
+// duration, in whole nanoseconds: one that ends within a nanosecond leaves the
+// rest of it to the computation that follows at once.
 //
 // Memory is a function of the order alone, not of times: a buffer is taken at
 // one place of the order and given back at another.
@@ -23,6 +24,8 @@
 
 #ifndef FSDP_PLANNER_SCHEDULING_H
 #define FSDP_PLANNER_SCHEDULING_H
+
+#include "fsdp/Planner/CollectiveCost.h"
 
 #include <cstdint>
 #include <limits>
@@ -49,6 +52,7 @@ struct Operation {
   std::vector<uint32_t> after;
   /// Of what is queued: it does not wait for the computations before it.
   bool runsAhead = false;
+  LinkUse links = {}; ///< Of a collective.
 };
 
 /// Memory from one place in the order, that of an operation, to another (or the
@@ -66,7 +70,6 @@ struct Problem {
   /// While a collective runs, a computation that takes 1024 takes 1024 +
   /// contention.
   int64_t contention = 0;
-  bool sharesLink = false; ///< Collectives that run at once share a link.
   std::vector<Buffer> buffers;
   int64_t memoryLimit = unlimited;
 };

@@ -51,6 +51,7 @@ struct Unit {
 /// Three of collectives, and that of copies between host and device.
 enum class Stream : uint8_t { Gather, Reduce, AllReduce, Copy };
 constexpr size_t numStreams = 4;
+constexpr size_t numCollectiveStreams = 3;
 
 /// A piece of a unit that each rank of a small group may keep after the
 /// forward.
@@ -177,11 +178,17 @@ struct StepModel {
   int64_t budget = std::numeric_limits<int64_t>::max(); ///< With these.
   /// While a collective runs, what takes 1024 takes 1024 + contention.
   int64_t contention = 0;
-  bool sharesLink = false; ///< Collectives that run at once share a link.
   bool sharesCore = false; ///< All streams take turns on one core.
+  /// By group of ranks and stream: what its collectives take of links. Empty:
+  /// none share any.
+  std::vector<std::array<LinkUse, numCollectiveStreams>> links;
   /// By two groups of ranks: true if they have several ranks in common, but are
   /// not the same. Their collectives take turns. Empty: none do.
   std::vector<std::vector<uint8_t>> overlaps;
+
+  LinkUse getLinks(Stream stream, uint32_t group) const {
+    return links.empty() ? LinkUse() : links[group][size_t(stream)];
+  }
 };
 
 /// Joins computations between which nothing can be decided; no decisions come

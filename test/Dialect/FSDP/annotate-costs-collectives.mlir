@@ -6,7 +6,7 @@
 
 // On the CPU of a rank nothing overlaps; costs of another machine say otherwise.
 // CPU: func.func @step({{.*}}) attributes {aten.program, fsdp.shared_core}
-// GPU: func.func @step({{.*}}) attributes {aten.program, fsdp.contention = 195 : i64, fsdp.shared_link}
+// GPU: func.func @step({{.*}}) attributes {aten.program, fsdp.contention = 195 : i64}
 
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["w" : 1000 at 0], numel = 1000, padded = 1000>
@@ -54,7 +54,8 @@ func.func @step(%g: tensor<1000xbf16>) attributes {aten.program} {
 
 // -----
 
-// Two replicas of eight shards: neighbours along "shard" share a node of an H100, and two replicas of a rank are in two nodes,
+// Two replicas of eight shards. Gathers and reductions share the links in a node, and all-reduces have the network for themselves: each sends to
+// another node, and nothing to its own. Neighbours along "shard" share a node of an H100, and two replicas of a rank are in two nodes,
 // few as they are. 2^30 bytes in the node: 8.4 + 7 * 3.4 us, and 7/8 of them at 360 GB/s; all-reduced over the network: 25 + 22 us, and
 // the bytes at 48 GB/s. Of a machine with one node, 30 us and 1 ns for each byte that is sent.
 fsdp.mesh @mesh ["replicate" = 2, "shard" = 8]
@@ -64,8 +65,8 @@ fsdp.unit @u on @mesh shard ["shard"] replicate ["replicate"] storage f32 reduce
 // CHECK: async.unshard @u {{.*}} {fsdp.cost = 939554096 : i64}
 // CHECK: async.all_reduce @u {{.*}} {fsdp.cost = 134247728 : i64}
 // GPU: func.func @step(%{{.*}}: !fsdp.shard<268435456xf32, 8>
-// GPU: async.unshard @u {{.*}} {fsdp.cost = 2641989 : i64}
-// GPU: async.all_reduce @u {{.*}} {fsdp.cost = 2843203 : i64}
+// GPU: async.unshard @u {{.*}} {fsdp.cost = 2641989 : i64, fsdp.links = array<i32: 1024, 0>}
+// GPU: async.all_reduce @u {{.*}} {fsdp.cost = 2843203 : i64, fsdp.links = array<i32: 0, 1024>}
 func.func @step(%u: !fsdp.shard<268435456xf32, 8> {fsdp.state = #fsdp.state<@u, parameter>},
                 %g: !fsdp.shard<268435456xf32, 8>) attributes {aten.program} {
   %f = fsdp.async.unshard @u <forward> over ["shard"] %u : !fsdp.shard<268435456xf32, 8> -> !fsdp.future<!fsdp.gathered<268435456xf32>>

@@ -834,6 +834,23 @@ func.func @f() attributes {fsdp.contention = 0 : i64} {
 
 // -----
 
+// F1: only what goes over links takes any of them.
+// expected-error @below {{attribute "fsdp.links" does not stand on an operation other than a collective}}
+func.func private @f() attributes {fsdp.links = array<i32: 1024, 0>}
+
+// -----
+
+// F2: there are two links, and 1024 parts of each.
+fsdp.mesh @mesh ["shard" = 2]
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+func.func @f(%p: !fsdp.shard<8xf32, 2>) {
+  // expected-error @below {{expected attribute "fsdp.links" to be two i32 from 0 to 1024, got array<i32: 0, 1025>}}
+  %0 = fsdp.unshard @u <forward> over ["shard"] %p {fsdp.links = array<i32: 0, 1025>} : !fsdp.shard<8xf32, 2> -> !fsdp.gathered<8xf32>
+  return
+}
+
+// -----
+
 // F2: a part of a step is one of three.
 // expected-error @below {{expected attribute "fsdp.part" to be a part of a step, got "first"}}
 func.func private @f() attributes {fsdp.part = "first"}

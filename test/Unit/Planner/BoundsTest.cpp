@@ -109,7 +109,7 @@ TEST(Bounds, LeaveAGradientToTheNextCall) {
 // again, and at no other time.
 TEST(Bounds, LetAGatherRunBesideTheReplayOfItsModule) {
   StepModel model;
-  model.sharesLink = true;
+  model.links = {shareAll()};
   model.modules = {"h"};
   Program program;
   program.recomputable = {0};

@@ -166,6 +166,29 @@ TEST(Hardware, DistancesChooseTheLink) {
             node);
 }
 
+// A group in a node takes nothing of the network, and one with a rank in each
+// node nothing of the links in them. All of several nodes are as fast as the
+// slower ones of both, and take a part of the others.
+TEST(Hardware, KnowsWhatCollectivesTakeOfLinks) {
+  auto getLinks = [](const char *factors, int64_t ranks, int64_t span) {
+    auto hardware = loadHardware("h100", factors);
+    EXPECT_TRUE(hardware);
+    Communication work = {CollectiveKind::AllGather, 1e9, ranks, 0, span};
+    if (span == ranks)
+      work.block = ranks;
+    return hardware->getLinks(work);
+  };
+  EXPECT_EQ(getLinks("", 8, 8), (LinkUse{1024, 0}));
+  EXPECT_EQ(getLinks("", 8, 57), (LinkUse{0, 1024}));
+  EXPECT_EQ(getLinks("", 64, 64), (LinkUse{1024, 960})); // 360 of 8 x 48 GB/s
+  const char *slow = "link.network.all_gather.gbytes=0.125x";
+  EXPECT_EQ(getLinks(slow, 64, 64), (LinkUse{137, 1024})); // 8 x 6 of 360 GB/s
+  EXPECT_EQ(getLinks("", 1, 1), LinkUse());
+  auto alone = parseHardware(good, "t.toml"); // where nothing shares links
+  ASSERT_TRUE(alone);
+  EXPECT_EQ(alone->getLinks({CollectiveKind::AllGather, 1e9, 8}), LinkUse());
+}
+
 // What a call takes is its two parts, and its copies.
 TEST(Hardware, CallsHaveTwoParts) {
   auto hardware = parseHardware(good, "t.toml");

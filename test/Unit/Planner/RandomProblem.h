@@ -24,7 +24,7 @@ inline scheduling::Problem randomProblem(size_t most = 40) {
   problem.sharesCore = *rc::gen::arbitrary<bool>();
   if (*rc::gen::arbitrary<bool>())
     problem.contention = *rc::gen::inRange<int64_t>(0, 500);
-  problem.sharesLink = *rc::gen::arbitrary<bool>();
+  bool sharesLinks = *rc::gen::arbitrary<bool>();
   auto count = *rc::gen::inRange<size_t>(0, most);
   for (uint32_t i = 0; i != count; ++i) {
     scheduling::Operation op;
@@ -34,6 +34,10 @@ inline scheduling::Problem randomProblem(size_t most = 40) {
       op.sequence = *rc::gen::inRange<uint32_t>(0, 3);
     op.runsAhead =
         op.stream != scheduling::computeStream && *rc::gen::arbitrary<bool>();
+    if (sharesLinks && op.stream != scheduling::computeStream &&
+        op.stream != scheduling::copyStream)
+      op.links = *rc::gen::element(LinkUse{1024, 0}, LinkUse{0, 1024},
+                                   LinkUse{1024, 960}, LinkUse{117, 1024});
     for (int edges = *rc::gen::inRange(0, 3); i && edges; --edges)
       op.after.push_back(*rc::gen::inRange<uint32_t>(0, i));
     problem.operations.push_back(op);

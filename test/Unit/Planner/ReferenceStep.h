@@ -13,6 +13,7 @@
 #include "fsdp/Planner/Scheduling.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 #include <utility>
@@ -185,7 +186,10 @@ private:
     for (auto [other, op] : latest)
       if (!model.overlaps.empty() && model.overlaps[group][other])
         after.push_back(op);
-    return latest[group] = add(duration, 1 + uint32_t(stream), after);
+    uint32_t number = add(duration, 1 + uint32_t(stream), after);
+    if (!model.links.empty())
+      problem.operations[number].links = model.links[group][size_t(stream)];
+    return latest[group] = number;
   }
 
   /// For each operation beside computations, the first wait after which it has
@@ -263,7 +267,6 @@ private:
     problem.numStreams = scheduling::copyStream + 1;
     problem.sharesCore = model.sharesCore;
     problem.contention = model.contention;
-    problem.sharesLink = model.sharesLink;
     std::vector<uint32_t> fixed; // operations
     for (size_t place = 0; place <= runs.size(); ++place) {
       auto waitFor = [&](Call &call, bool isEarly) {
@@ -454,7 +457,7 @@ private:
                      std::exchange(rank.spare, 0);
     else
       rank.work[i] =
-          12 * (isSent(i) ? problem.operations[i].duration : durations[r][i]);
+          3072 * (isSent(i) ? problem.operations[i].duration : durations[r][i]);
   }
 
   /// Starts what is ready; a collective when it is on all ranks.
@@ -505,15 +508,25 @@ private:
 
   void work(Rank &rank) {
     rank.spare = 0;
-    int64_t sent = 0;
+    bool isSending = false;
+    std::array<int64_t, numLinks> loads = {};
     for (size_t i = 0; i != count; ++i)
-      sent += isSent(i) && rank.state[i] == Running;
-    for (size_t i = 0; i != count; ++i)
+      if (isSent(i) && rank.state[i] == Running) {
+        isSending = true;
+        for (size_t link = 0; link != numLinks; ++link)
+          loads[link] += problem.operations[i].links[link];
+      }
+    for (size_t i = 0; i != count; ++i) {
+      const scheduling::Operation &op = problem.operations[i];
+      int64_t most = 1024; // on the links that it goes over
+      for (size_t link = 0; link != numLinks; ++link)
+        if (op.links[link] != 0 && loads[link] > most)
+          most = loads[link];
       if (rank.state[i] == Running)
-        rank.work[i] -= problem.operations[i].stream == 0
-                            ? (sent ? 1024 : 1024 + problem.contention)
-                        : problem.sharesLink && isSent(i) ? 12 / sent
-                                                          : 12;
+        rank.work[i] -= op.stream != 0 ? 3072 * 1024 / most
+                        : isSending    ? 1024
+                                       : 1024 + problem.contention;
+    }
   }
 
   const scheduling::Problem &problem;

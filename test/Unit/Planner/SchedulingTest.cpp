@@ -118,13 +118,33 @@ TEST(Scheduling, SlowsComputationsBesideCollectives) {
   EXPECT_EQ(line.makespan, 1191 + 1000); // 1190.4, and then as predicted
   EXPECT_EQ(line.slowed, 191);
   EXPECT_EQ(line.exposedTotal, 0);
-  // Two gathers at once share a link; a copy is none of them.
-  problem.numStreams = 5;
-  problem.sharesLink = true;
-  problem.operations = {
-      {10, 1, 1, {}}, {30, 2, 2, {}}, {30, copyStream, 4, {}}};
-  Schedule schedule = simulate(problem, programOrder(problem));
-  EXPECT_EQ(schedule.end, (std::vector<int64_t>{20, 40, 30}));
+}
+
+// Who goes over a link waits for what is too much for it, and nobody else: of
+// two at once that take all of the network each runs at half its speed, and one
+// in a node beside them as if it were alone, as long as they leave it enough.
+TEST(Scheduling, SharesLinksAmongThoseWhoGoOverThem) {
+  auto run = [](std::vector<LinkUse> links) {
+    Problem problem;
+    problem.numStreams = 5;
+    std::vector<int64_t> durations = {10, 30, 30, 30};
+    for (uint32_t i = 0; i != durations.size(); ++i)
+      problem.operations.push_back({durations[i],
+                                    i + 1,
+                                    i + 1,
+                                    {},
+                                    false,
+                                    i < links.size() ? links[i] : LinkUse()});
+    return simulate(problem, programOrder(problem)).end;
+  };
+  LinkUse node = {1024, 0}, network = {0, 1024}, both = {512, 1024};
+  EXPECT_EQ(run({network, network}), (std::vector<int64_t>{20, 40, 30, 30}));
+  EXPECT_EQ(run({node, network}), (std::vector<int64_t>{10, 30, 30, 30}));
+  EXPECT_EQ(run({network, network, node}),
+            (std::vector<int64_t>{20, 40, 30, 30}));
+  // 1.5 of the node's links: for 15 ns two thirds of the speed, then all of it.
+  EXPECT_EQ(run({node, both}), (std::vector<int64_t>{15, 35, 30, 30}));
+  EXPECT_EQ(run({node, node, node}), (std::vector<int64_t>{30, 70, 70, 30}));
 }
 
 // On one core a step takes as long as all of its operations together, however

@@ -35,9 +35,11 @@ public:
 
   StepModel build(bool isMicroBatched) {
     model.contention = random.flip() ? 0 : random.get(0, 500);
-    model.sharesLink = random.flip();
+    bool sharesLinks = random.flip();
     model.persistentBytes = random.get(0, 50);
     addUnits();
+    if (sharesLinks)
+      addLinks();
     program.name = "step";
     addCall(Phase::Forward);
     parts.resize(numUnits);
@@ -111,6 +113,19 @@ private:
       model.units.push_back(unit);
       model.modules.push_back(unit.name);
       program.traffic.push_back(traffic);
+    }
+  }
+
+  /// All take all of one link, or each group and stream its part of some.
+  void addLinks() {
+    Random own(uint64_t(128 * model.contention + model.persistentBytes));
+    constexpr LinkUse some[] = {
+        {1024, 0}, {0, 1024}, {1024, 960}, {117, 1024}, {0, 0}};
+    bool isAll = own.flip();
+    for (uint32_t group = 0; group != 3; ++group) {
+      model.links.emplace_back();
+      for (LinkUse &links : model.links.back())
+        links = some[isAll ? 0 : own.get(0, 4)];
     }
   }
 

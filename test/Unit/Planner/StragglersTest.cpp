@@ -112,7 +112,8 @@ TEST(Stragglers, LieBetweenOneRankAndTheSlowestOfEachOperation) {
   EXPECT_TRUE(rc::check([] {
     Problem problem = randomProblem();
     problem.contention = 0;
-    problem.sharesLink = false;
+    for (Operation &op : problem.operations)
+      op.links = {};
     std::vector<uint32_t> order = programOrder(problem);
     std::vector<Durations> ranks = randomDurations(problem), some;
     Durations slowest(order.size(), 0);

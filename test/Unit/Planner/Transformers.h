@@ -48,6 +48,12 @@ inline constexpr Shape llama70B = {"70B, 256 ranks", 80,   8192, 28672, 1024,
 inline constexpr Shape llama405B = {
     "405B, 10000 ranks", 126, 16384, 53248, 1024, 128256, 8192, 10000};
 
+/// Collectives of a group of which each takes a whole link.
+inline std::array<LinkUse, numCollectiveStreams> shareAll() {
+  LinkUse whole = {wholeLink, 0};
+  return {whole, whole, whole};
+}
+
 /// One unit for each matrix of a block, or one for the block. What is
 /// elementwise in a block may be computed again by itself.
 class TransformerBuilder {
@@ -57,7 +63,7 @@ public:
 
   StepModel build() {
     model.contention = 195;
-    model.sharesLink = true;
+    model.links = {shareAll()};
     program.name = "step";
     uint32_t embedding = addUnit("embed", shape.vocabulary * shape.width);
     std::vector<uint32_t> blocks; // the first unit of each

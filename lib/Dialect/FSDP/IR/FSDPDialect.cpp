@@ -130,6 +130,16 @@ LogicalResult FSDPDialect::verifyOperationAttribute(Operation *op,
                ? success()
                : wrongKind(op, attr, "an i64 of at least 0");
   }
+  if (attr.getName() == getLinksAttrName()) {
+    auto parts = dyn_cast<DenseI32ArrayAttr>(attr.getValue());
+    if (!isa<CollectiveOpInterface>(op))
+      return misplaced(op, attr, "an operation other than a collective");
+    bool isRight = parts && parts.size() == 2 &&
+                   llvm::all_of(parts.asArrayRef(), [](int32_t part) {
+                     return part >= 0 && part <= 1024;
+                   });
+    return isRight ? success() : wrongKind(op, attr, "two i32 from 0 to 1024");
+  }
   if (attr.getName() == getAfterAttrName())
     return isa<DenseI64ArrayAttr>(attr.getValue())
                ? success()
@@ -165,7 +175,6 @@ LogicalResult FSDPDialect::verifyOperationAttribute(Operation *op,
   const std::pair<StringRef, std::pair<bool, StringRef>> ofFunctions[] = {
       {getInitAttrName(), {isMark, "without a value"}},
       {getSharedCoreAttrName(), {isMark, "without a value"}},
-      {getSharedLinkAttrName(), {isMark, "without a value"}},
       {getContentionAttrName(),
        {contention && contention.getType().isSignlessInteger(64) &&
             contention.getInt() > 0 && contention.getInt() <= 8192,

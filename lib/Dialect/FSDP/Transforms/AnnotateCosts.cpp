@@ -138,36 +138,11 @@ void Costs::measure(const archive::Profile &profile) {
   }
 }
 
-/// Collectives over the same ranks go the same way. Where those of a step are
-/// along different axes of a mesh, some are in a node, and others between
-/// nodes; but where some groups have several ranks in common, as those of units
-/// that are sharded over one axis and over all, what is between nodes is of
-/// several groups. That is the same for all programs of a step, whatever is
-/// decided about it.
-static bool sharesLink(func::FuncOp step, const planner::Hardware &hardware) {
-  SmallVector<RankGroup> groups;
-  bool overlaps = false;
-  auto module = step->getParentOfType<ModuleOp>();
-  for (auto unit : module.getOps<UnitOp>()) {
-    auto mesh =
-        SymbolTable::lookupNearestSymbolFrom<MeshOp>(unit, unit.getMeshAttr());
-    for (ArrayAttr axes : {unit.getShardAxes(), unit.getReplicateAxes()}) {
-      RankGroup group = getRankGroup(
-          mesh, llvm::to_vector(axes.getAsValueRange<StringAttr>()));
-      if (group.axes.empty() || llvm::is_contained(groups, group))
-        continue;
-      overlaps |= llvm::any_of(groups, [&](const RankGroup &other) {
-        return group.overlaps(other);
-      });
-      groups.push_back(group);
-    }
-  }
-  return hardware.sharedLink && (groups.size() == 1 || overlaps);
-}
-
 void Costs::annotate(func::FuncOp step) {
   auto name =
       StringAttr::get(step.getContext(), FSDPDialect::getCostAttrName());
+  auto linksName =
+      StringAttr::get(step.getContext(), FSDPDialect::getLinksAttrName());
   Builder builder(step.getContext());
   auto set = [&](StringRef machineName, bool isThere, Attribute value) {
     if (isThere)
@@ -180,14 +155,19 @@ void Costs::annotate(func::FuncOp step) {
       builder.getUnitAttr());
   set(FSDPDialect::getContentionAttrName(), contention,
       builder.getI64IntegerAttr(contention));
-  set(FSDPDialect::getSharedLinkAttrName(), sharesLink(step, hardware),
-      builder.getUnitAttr());
   for (Operation &op : step.getOps()) {
     auto found = costs.find(&op);
     if (found != costs.end() && found->second.duration)
       op.setAttr(name, builder.getI64IntegerAttr(found->second.duration));
     else
       op.removeAttr(name);
+    planner::LinkUse links = {};
+    if (found != costs.end() && found->second.sent)
+      links = hardware.getLinks(*found->second.sent);
+    if (links != planner::LinkUse())
+      op.setAttr(linksName, builder.getDenseI32ArrayAttr({links[0], links[1]}));
+    else
+      op.removeAttr(linksName);
   }
 }
 

@@ -41,11 +41,11 @@ def FSDP_Dialect : Dialect {
     | argument | `fsdp.no_decay` | beside `fsdp.hyper`: the weight decay of the group is 0, whatever the caller sets |
     | argument | `fsdp.result = 0 : i64` | comes from that result of the function with `fsdp.init` |
     | operation | `fsdp.cost = 1200 : i64` | how long it is predicted to take, in nanoseconds |
+    | launch | `fsdp.links = array<i32: 1024, 960>` | what it takes of the bandwidth of links in a node, and of those between nodes, in parts of 1024; collectives that run at once share them |
     | launch, wait | `fsdp.issue = 12 : i64` | the place at which it is to be issued, until the schedule is applied |
     | all-gather | `fsdp.after = array<i64: 9>` | the places of the reshards that it is to start after |
     | function | `fsdp.shared_core` | the durations are for a machine on which all streams of a rank share a core |
     | function | `fsdp.contention = 195 : i64` | while a collective runs, a computation that takes 1024 takes so much more |
-    | function | `fsdp.shared_link` | collectives that run at once share the bandwidth |
     | function | `fsdp.clip_grad_norm = array<f64: 1.0, 2.0>` | the norm of all gradients is clipped: the largest one, and its order |
     | function | `fsdp.grad_scaler = array<f64: 65536.0, 2.0, 0.5, 2000.0>` | the loss is scaled: first by this, and how the scale grows, backs off, and after how many steps it grows |
     | function | `fsdp.no_decay = ["h.0.b"]` | the parameters that are in groups without weight decay |
@@ -87,11 +87,11 @@ def FSDP_Dialect : Dialect {
     static llvm::StringRef getNoDecayAttrName() { return "fsdp.no_decay"; }
     static llvm::StringRef getResultAttrName() { return "fsdp.result"; }
     static llvm::StringRef getCostAttrName() { return "fsdp.cost"; }
+    static llvm::StringRef getLinksAttrName() { return "fsdp.links"; }
     static llvm::StringRef getIssueAttrName() { return "fsdp.issue"; }
     static llvm::StringRef getAfterAttrName() { return "fsdp.after"; }
     static llvm::StringRef getSharedCoreAttrName() { return "fsdp.shared_core"; }
     static llvm::StringRef getContentionAttrName() { return "fsdp.contention"; }
-    static llvm::StringRef getSharedLinkAttrName() { return "fsdp.shared_link"; }
     static llvm::StringRef getClipGradNormAttrName() { return "fsdp.clip_grad_norm"; }
     static llvm::StringRef getSyncBuffersAttrName() { return "fsdp.sync_buffers"; }
     static llvm::StringRef getGradScalerAttrName() { return "fsdp.grad_scaler"; }

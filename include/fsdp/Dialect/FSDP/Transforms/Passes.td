@@ -47,8 +47,9 @@ def AnnotateCostsPass : Pass<"fsdp-annotate-costs", "::mlir::ModuleOp"> {
     stream of the launch, where the unit is waited for, and where the gradient is
     laid out flat. `fsdp.shared_core` on the program says that on this hardware all
     streams of a rank take turns on one core. `fsdp.contention` says by how much
-    collectives slow computations beside them, and `fsdp.shared_link` that those which
-    run at once share the bandwidth: they may where all are over the same ranks.
+    collectives slow computations beside them, and `fsdp.links` on a collective
+    what it takes of the links in a node and of those between nodes, where
+    collectives that run at once share them.
 
     `hardware` is a file such as hardware/cpu.toml, which explains itself, or the
     name of one that is built in. `profile` is a file of `fsdp-run --profile`:

@@ -106,7 +106,6 @@ static OwningOpRef<ModuleOp> cloneDeclarations(ModuleOp module) {
 /// What costs are annotated for.
 static void readMachine(func::FuncOp program, planner::StepModel &model) {
   model.sharesCore = program->hasAttr(FSDPDialect::getSharedCoreAttrName());
-  model.sharesLink = program->hasAttr(FSDPDialect::getSharedLinkAttrName());
   auto contention =
       program->getAttrOfType<IntegerAttr>(FSDPDialect::getContentionAttrName());
   model.contention = contention ? contention.getInt() : 0;
@@ -247,6 +246,13 @@ FailureOr<BuiltModel> buildStepModel(ArrayRef<func::FuncOp> programs,
   }
   if (!isAny)
     model.overlaps.clear(); // there are no turns
+  bool isShared = false;
+  for (const auto &ofGroup : model.links)
+    isShared |= llvm::any_of(ofGroup, [](const planner::LinkUse &links) {
+      return links != planner::LinkUse();
+    });
+  if (!isShared)
+    model.links.clear();
   if (std::string error = planner::check(model); !error.empty())
     return first.emitError("cannot be modelled: ") << error;
   return built;

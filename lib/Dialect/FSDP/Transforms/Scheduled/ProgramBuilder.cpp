@@ -216,13 +216,18 @@ void ProgramBuilder::addOps() {
 // Units
 //===----------------------------------------------------------------------===//
 
+/// The number of the group of a collective, which is added if need be.
 uint32_t ProgramBuilder::getGroup(Operation *launch) {
-  RankGroup group = getRankGroup(cast<CollectiveOpInterface>(launch), symbols);
-  for (auto [number, known] : llvm::enumerate(groups))
-    if (known == group)
-      return uint32_t(number);
-  groups.push_back(group);
-  return uint32_t(groups.size() - 1);
+  auto collective = cast<CollectiveOpInterface>(launch);
+  RankGroup group = getRankGroup(collective, symbols);
+  auto number = uint32_t(llvm::find(groups, group) - groups.begin());
+  if (number == groups.size()) {
+    groups.push_back(group);
+    model.links.emplace_back();
+  }
+  Stream stream = cast<LaunchOpInterface>(launch).getStream();
+  model.links[number][size_t(convert(stream))] = getLinks(launch);
+  return number;
 }
 
 /// As it was measured, if it was.

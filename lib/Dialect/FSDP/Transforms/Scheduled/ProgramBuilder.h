@@ -24,7 +24,7 @@ namespace fsdp {
 class ProgramBuilder {
 public:
   ProgramBuilder(mlir::func::FuncOp program, const CostModel &costs,
-                 const planner::StepModel &model,
+                 planner::StepModel &model,
                  const llvm::StringMap<uint32_t> &units,
                  std::vector<RankGroup> &groups)
       : name(program), costs(costs), model(model), units(units),
@@ -78,7 +78,7 @@ private:
 
   mlir::func::FuncOp name;
   const CostModel &costs;
-  const planner::StepModel &model;
+  planner::StepModel &model; ///< Gets what groups take of links.
   const llvm::StringMap<uint32_t> &units;
   std::vector<RankGroup> &groups;
   mlir::SymbolTableCollection symbols;
