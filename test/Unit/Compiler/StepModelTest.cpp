@@ -34,9 +34,12 @@ using namespace mlir;
 
 namespace {
 
-/// Of what the hardware file says: a contention of 0, 0.05, 0.19 and 0.40.
-constexpr const char *allContentions[] = {"1e-9x", "0.263158x", "1x",
-                                          "2.105264x"};
+/// Of what the hardware file says: a contention of 0, 0.05, 0.19 and 0.40; and
+/// nodes of 2, 4 and 8 ranks, so that groups are in one or in several.
+constexpr const char *allMachines[] = {
+    "contention=1e-9x", "contention=0.263158x,link.node.ranks=0.25x",
+    "link.node.ranks=0.25x,link.network.all_gather.gbytes=0.125x",
+    "contention=2.105264x,link.node.ranks=0.5x"};
 
 /// Which of them a model takes.
 enum class For { All, Scaled, BatchNorm, Biased };
@@ -74,6 +77,7 @@ constexpr Options allOptions[] = {
     {"ranks=4 reshard-after-forward=2"},
     {"ranks=8 reshard-after-forward=4 storage-dtype=bf16 reduce-dtype=f32"},
     {"mesh=2x4 reshard-after-forward=2 accumulate=3"},
+    {"mesh=shard=2,local=2 unit='(root|.*0): shard=local'"},
     {"ranks=4 reshard-after-forward=2 offload=all"},
     {"ranks=4 grad-scaler=default", For::Scaled},
     {"ranks=4 sync-buffers=mean", For::BatchNorm},
@@ -236,8 +240,8 @@ TEST_P(ModelOfStep, IsWhatPassesMakeOfDecisions) {
     SCOPED_TRACE(options.text);
     OwningOpRef<ModuleOp> source = compile(options.text);
     ASSERT_TRUE(source);
-    for (const char *contention : allContentions)
-      compare(*source, "h100", std::string("contention=") + contention);
+    for (const char *machine : allMachines)
+      compare(*source, "h100", machine);
     compare(*source, "cpu", "");
   }
 }
@@ -260,7 +264,8 @@ std::string drawOptions(std::mt19937_64 &engine) {
     text += std::string(*choice && !text.empty() ? " " : "") + choice;
     return *choice != 0;
   };
-  if (add({"", "mesh=2x2", "mesh=4x2", "mesh=replicate=2,shard=2,local=2"}))
+  if (add({"", "mesh=2x2", "mesh=4x2", "mesh=shard=4,local=2",
+           "mesh=replicate=2,shard=2,local=2"}))
     add({"", "", "strategy=hybrid_shard", "strategy=hybrid_shard_zero2"});
   else if (add({"ranks=1", "ranks=2", "ranks=3", "ranks=8"}))
     add({"", "", "strategy=shard_grad_op", "strategy=no_shard"});
@@ -278,7 +283,8 @@ std::string drawOptions(std::mt19937_64 &engine) {
   add({"", "", "no-decay=bias", "lr-groups=bias"});
   if (mayIgnore)
     add({"", "ignore=bias"});
-  add({"", "", "unit='.*0: strategy=no_shard'", "unit='.*: shard=shard'"});
+  add({"", "", "unit='.*0: strategy=no_shard'", "unit='.*: shard=shard'",
+       "unit='.*0: shard=local'"});
   return text;
 }
 
@@ -296,7 +302,7 @@ TEST_P(ModelOfStep, IsWhatPassesMakeWithAnyOptions) {
     if (!source)
       continue;
     ++steps;
-    compare(*source, "h100", "");
+    compare(*source, "h100", allMachines[engine() % std::size(allMachines)]);
   }
   EXPECT_EQ(steps, 2);
 }
