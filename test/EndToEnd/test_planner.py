@@ -232,7 +232,7 @@ def test_axes_of_units_are_a_decision(tmp_path):
         succeed("fsdp-plan", FIXTURES / "llama.pt2", "--auto", "--evaluations", 1000, "--hardware", "h100", *options, "--report", file, "-o", tmp_path / "p.plan")
         return json.loads(file.read_text()), (tmp_path / "p.plan").read_bytes()
 
-    mesh, slow = ("--mesh", "shard=4,local=8"), ("--what-if", "link.network.node_us=30x", "--budget", "400KiB")
+    mesh, slow = ("--mesh", "shard=4,local=8"), ("--what-if", "link.network.all_gather.node_us=30x", "--budget", "360KiB")
     report, plan = step(*mesh, *slow, "--unit", ".*: shard=auto")
     search = report["search"]
     assert search["axes"][0]["name"] == "all units over all axes" and search["unit_axes"] in [row["name"] for row in search["axes"]][1:]
