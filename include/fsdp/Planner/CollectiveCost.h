@@ -32,7 +32,7 @@ struct CollectiveCost {
 /// Those in a node, and those between nodes.
 constexpr size_t numLinks = 2;
 /// What a collective that runs alone takes of the bandwidth of these links, in
-/// parts of 1024; nothing of a link that it shares with nobody.
+/// parts of 1024. 0: it does not go over a link, or shares it with nobody.
 using LinkUse = std::array<uint16_t, numLinks>;
 constexpr uint16_t wholeLink = 1024;
 

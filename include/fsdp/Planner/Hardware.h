@@ -111,7 +111,7 @@ struct Hardware {
   /// What it adds to its call, copies included.
   CollectiveCost getCost(const Communication &work) const;
   /// What it takes of the links in a node and of those between nodes; nothing,
-  /// unless links are shared. One rank of each node sends nothing in it.
+  /// unless links are shared. One rank in each node sends nothing in the nodes.
   LinkUse getLinks(const Communication &work) const;
 
 private:

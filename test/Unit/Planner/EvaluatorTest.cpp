@@ -290,6 +290,13 @@ TEST(StepModel, SaysWhatIsWrong) {
   ASSERT_EQ(check(good), "");
   EXPECT_EQ(checkWith([](StepModel &m) { m.contention = -1; }),
             "expected a contention from 0 to 8192, found -1");
+  EXPECT_EQ(checkWith([](StepModel &m) { m.links = {{LinkUse{0, 2000}}}; }),
+            "expected at most 1024 parts of a link, found 2000");
+  EXPECT_EQ(checkWith([](StepModel &m) {
+              m.links = {{LinkUse{1024, 0}}};
+              m.programs[0].traffic[0].gatherGroup = 1;
+            }),
+            "program 'step': unit 'h.0': expected a group below 1, found 1");
   EXPECT_EQ(
       checkWith(
           [](StepModel &m) { m.programs[0].traffic[0].gatheredBytes = -5; }),

@@ -73,6 +73,8 @@ TEST(Scheduling, ChecksItsInput) {
          "operation 1 takes the total past a week");
   expect([](Problem &p) { p.operations[0].stream = 2; },
          "operation 0 is on stream 2, but there are 2");
+  expect([](Problem &p) { p.operations[0].links = {0, 1025}; },
+         "operation 0 takes 1025 parts of a link, which has 1024");
   expect([](Problem &p) { p.operations[1].after = {9}; },
          "operation 1 depends on operation 9, but there are 2");
   expect([](Problem &p) { p.operations[0].after = {1}; },
