@@ -28,8 +28,7 @@ UnitRules fsdp::dropAuto(UnitRules rules) {
 namespace {
 using Names = std::vector<StringRef>;
 
-/// Whether the axes of a unit are decided: the last rule that says something of
-/// them counts.
+/// Whether the axes of a unit are decided.
 class Matcher {
 public:
   static FailureOr<Matcher> create(mlir::ModuleOp module,
@@ -37,7 +36,7 @@ public:
   bool isAuto(StringRef unit) const;
 
 private:
-  std::vector<std::pair<llvm::Regex, bool>> regexes;
+  std::vector<std::pair<llvm::Regex, UnitRule>> rules;
 };
 } // namespace
 
@@ -45,21 +44,20 @@ FailureOr<Matcher> Matcher::create(mlir::ModuleOp module,
                                    const UnitRules &rules) {
   Matcher matcher;
   for (const UnitRule &rule : rules.rules) {
-    if (rule.shard.empty() && !rule.isShardAuto)
-      continue;
     auto regex = getPathRegex(rule.regex, [&] { return module.emitError(); });
     if (failed(regex))
       return failure();
-    matcher.regexes.emplace_back(std::move(*regex), rule.isShardAuto);
+    matcher.rules.emplace_back(std::move(*regex), rule);
   }
   return matcher;
 }
 
 bool Matcher::isAuto(StringRef unit) const {
-  for (const auto &[regex, isAuto] : llvm::reverse(regexes))
+  UnitRule own;
+  for (const auto &[regex, rule] : rules)
     if (regex.match(unit))
-      return isAuto;
-  return false;
+      own.add(rule);
+  return own.isShardAuto;
 }
 
 /// The axes over which a unit is sharded, without those of one rank.

@@ -147,20 +147,8 @@ UnitRule ShardPass::getRule(const ShardUnits::Unit &target,
   for (auto [index, regex] : llvm::enumerate(regexes)) {
     if (!regex.match(target.name) && !regex.match(target.symbol))
       continue;
-    const UnitRule &rule = unit.getValue().rules[index];
+    own.add(unit.getValue().rules[index]);
     matched[index] = true;
-    if (rule.strategy)
-      own.strategy = rule.strategy;
-    if (!rule.shard.empty())
-      own.shard = rule.shard;
-    if (rule.reshard)
-      own.reshard = rule.reshard;
-    if (rule.reshardAfterBackward)
-      own.reshardAfterBackward = rule.reshardAfterBackward;
-    if (rule.storage != ElementType::Unchanged)
-      own.storage = rule.storage;
-    if (rule.reduce != ElementType::Unchanged)
-      own.reduce = rule.reduce;
   }
   return own;
 }

@@ -146,6 +146,22 @@ std::string readOption(StringRef text, ChunkLoss &value) {
              : "a number of at least 1, or auto";
 }
 
+void UnitRule::add(const UnitRule &later) {
+  auto take = [](auto &own, const auto &other, bool isSaid) {
+    if (isSaid)
+      own = other;
+  };
+  bool saysAxes = !later.shard.empty() || later.isShardAuto;
+  take(shard, later.shard, saysAxes);
+  take(isShardAuto, later.isShardAuto, saysAxes);
+  take(strategy, later.strategy, later.strategy.has_value());
+  take(reshard, later.reshard, later.reshard.has_value());
+  take(reshardAfterBackward, later.reshardAfterBackward,
+       later.reshardAfterBackward.has_value());
+  take(storage, later.storage, later.storage != ElementType::Unchanged);
+  take(reduce, later.reduce, later.reduce != ElementType::Unchanged);
+}
+
 /// `auto`, or as `shard+local`: axes, each once.
 static std::string readAxes(StringRef text, UnitRule &rule) {
   std::vector<std::string> &axes = rule.shard;

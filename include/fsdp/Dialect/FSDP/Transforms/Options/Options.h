@@ -73,9 +73,11 @@ struct UnitRule {
   bool isShardAuto = false;       ///< fsdp-plan decides them.
   ElementType storage = ElementType::Unchanged;
   ElementType reduce = ElementType::Unchanged;
+
+  /// What a later rule says counts.
+  void add(const UnitRule &later);
 };
 
-/// A later rule wins over an earlier one.
 struct UnitRules {
   std::vector<UnitRule> rules;
 
