@@ -27,7 +27,7 @@ IntegerAttr getBucket(Operation *op) {
 
 void StreamOrder::findTurns() {
   SymbolTableCollection symbols;
-  SmallVector<std::pair<RankGroup, Operation *>> latest;
+  SmallVector<std::pair<RankGroup, Operation *>> latest; // on their streams
   for (Operation *op : operations) {
     auto collective = dyn_cast<CollectiveOpInterface>(op);
     if (!collective || !isa<LaunchOpInterface>(op))
@@ -35,10 +35,12 @@ void StreamOrder::findTurns() {
     RankGroup group = getRankGroup(collective, symbols);
     std::pair<RankGroup, Operation *> *own = nullptr;
     for (auto &entry : latest)
-      if (entry.first == group)
-        own = &entry;
-      else if (entry.first.overlaps(group))
+      if (entry.first == group) {
+        if (getStream(entry.second) == getStream(op))
+          own = &entry;
+      } else if (entry.first.overlaps(group)) {
         turns[op].push_back(entry.second);
+      }
     if (own)
       own->second = op;
     else

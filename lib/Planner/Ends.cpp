@@ -65,7 +65,7 @@ Walk::Clock Walk::send(Stream stream, uint32_t group, Clock needs, End *end) {
       join(needs, latest[other]);
   Clock clock = launch(stream, needs, end);
   if (!latest.empty())
-    latest[group] = clock;
+    join(latest[group], clock);
   return clock;
 }
 

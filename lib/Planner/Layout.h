@@ -193,7 +193,7 @@ private:
 
   OwnStreams streams;
   std::vector<Waits> waits;
-  std::vector<Counts> latest;  ///< By group: the launches up to its latest.
+  std::vector<Counts> latest;  ///< By group: the launches up to its last.
   std::vector<uint32_t> fixed; ///< Of their streams: the launches up to each.
   const StepModel *model = nullptr;
   const Times *times = nullptr;

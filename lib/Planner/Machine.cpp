@@ -19,10 +19,8 @@ uint32_t Machine::issue(Stream stream, int64_t duration, uint64_t place,
   LinkUse links = model->getLinks(stream, group);
   uint32_t number =
       streams.issue(size_t(stream), {duration, place, needs, links});
-  if (!latest.empty()) {
-    latest[group] = {};
+  if (!latest.empty())
     latest[group][size_t(stream)] = number;
-  }
   return number;
 }
 

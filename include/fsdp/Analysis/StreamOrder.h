@@ -41,8 +41,9 @@ public:
   /// From here on, the compute stream knows that it is done: the terminator if
   /// nothing waits for it.
   unsigned getEnd(unsigned place) const { return ends[place]; }
-  /// The launches over other groups that it waits for, since the groups share
-  /// ranks, but are not the same (see `--plan-insert-sync`).
+  /// The launches over other groups that it waits for, the latest of each
+  /// stream, since the groups share ranks, but are not the same (see
+  /// `--plan-insert-sync`).
   llvm::ArrayRef<mlir::Operation *> getTurns(mlir::Operation *launch) const {
     auto found = turns.find(launch);
     return found == turns.end() ? llvm::ArrayRef<mlir::Operation *>()

@@ -179,17 +179,17 @@ private:
     return uint32_t(problem.operations.size()) - 1;
   }
 
-  /// A collective waits for the latest one of each group with which it takes
-  /// turns.
+  /// A collective waits for the latest one, on each stream, of each group with
+  /// which it takes turns.
   uint32_t send(int64_t duration, Stream stream, uint32_t group,
                 std::vector<uint32_t> after = {}) {
     for (auto [other, op] : latest)
-      if (!model.overlaps.empty() && model.overlaps[group][other])
+      if (!model.overlaps.empty() && model.overlaps[group][other.first])
         after.push_back(op);
     uint32_t number = add(duration, 1 + uint32_t(stream), after);
     if (!model.links.empty())
       problem.operations[number].links = model.links[group][size_t(stream)];
-    return latest[group] = number;
+    return latest[{group, stream}] = number;
   }
 
   /// For each operation beside computations, the first wait after which it has
@@ -393,7 +393,7 @@ private:
   std::map<uint32_t, uint32_t> copied; // operations, by unit
   std::vector<Call> gathers, reductions;
   std::set<const Call *> isAwaited;
-  std::map<uint32_t, uint32_t> latest; // by group
+  std::map<std::pair<uint32_t, Stream>, uint32_t> latest; // of a group
   std::vector<uint32_t> ends;          // by operation
   std::vector<uint32_t> number;        // of each computation, in the problem
 };
