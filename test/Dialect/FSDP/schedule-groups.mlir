@@ -1,6 +1,6 @@
 // Two groups that have several ranks in common take turns: a gather in a small group, and a reduction over all ranks.
 // RUN: fsdp-opt %s --split-input-file --fsdp-schedule --remarks-filter=fsdp-schedule --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s
-// RUN: sed -e '/-----/,$d' -e 's/on @mesh for norm/on @other for norm/' %s > %t.mlir
+// RUN: sed -e '/^.. ---/,$d' -e 's/on @mesh for norm/on @other for norm/' %s > %t.mlir
 // RUN: fsdp-opt %t.mlir --fsdp-schedule --remarks-filter=fsdp-schedule --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=APART
 // CHECK: timeline | {{.*}} Step="2.0 us"
 // Of two meshes nothing is known to be in common.
