@@ -308,7 +308,9 @@ BoundFacts::Saved BoundFacts::findSaved(size_t op,
 }
 
 BoundFacts::Cut BoundFacts::makeCut(size_t op) const {
-  Cut cut = {op, inUse[op], 0, 0, {}, {}, {}};
+  Cut cut;
+  cut.op = op;
+  cut.inUse = inUse[op];
   std::vector<uint32_t> before, after;
   auto isIn = [&](const Use &use, size_t phase) {
     return use.first[phase] != nobody && use.first[phase] <= op &&
@@ -334,7 +336,9 @@ BoundFacts::Cut BoundFacts::makeCut(size_t op) const {
   for (size_t view : views) {
     cut.before[view] = makeGathers(before, view);
     cut.after[view] = makeGathers(after, view, op);
+    cut.reductions[view] = sumReductionsFrom(op, view);
   }
+  cut.hasReductions = sumReductionsFrom(op, byStream).reductions != 0;
   auto getShare = [&](uint32_t unit) { // of a call, by byte
     return shares[unit] /
            double(std::max<int64_t>(program.traffic[unit].gatheredBytes, 1));
@@ -440,8 +444,10 @@ void BoundFacts::findCuts() {
   ops.erase(std::unique(ops.begin(), ops.end()), ops.end());
   for (size_t op : ops)
     cuts.push_back(makeCut(op));
-  for (size_t view : views)
+  for (size_t view : views) {
     byWorth[view] = makeGathers(gathered, view);
+    reductions[view] = sumReductionsFrom(0, view);
+  }
 }
 
 int64_t BoundFacts::getMandatory(size_t op, const Choice &choice) const {

@@ -35,9 +35,11 @@ struct BoundFacts {
   static constexpr size_t mostNearest = 4;
   using Set = std::bitset<mostNearest>; ///< Of `nearest`.
   /// What collectives are summed up of: the links in a node or those between
-  /// nodes, of which each collective takes its part; or each stream, on which
-  /// they run one after the other.
-  static constexpr size_t byStream = numLinks, numViews = numLinks + 1;
+  /// nodes, of which each collective takes its part; each stream, on which they
+  /// run one after the other; or all of them, where those that do not take
+  /// turns fill one link.
+  static constexpr size_t byStream = numLinks, together = numLinks + 1,
+                          numViews = numLinks + 2;
   using ByView = std::array<int64_t, numViews>;
   struct Totals { ///< Picoseconds.
     int64_t gathers = 0, reductions = 0, allReduces = 0;
@@ -56,12 +58,16 @@ struct BoundFacts {
   };
   /// A computation at which memory is looked at.
   struct Cut {
-    size_t op;
-    int64_t inUse; ///< Bytes of units in use.
+    size_t op = 0;
+    int64_t inUse = 0; ///< Bytes of units in use.
     /// Nanoseconds in which fixed calls are waited for, up to it and after it.
     int64_t idleBefore = 0, idleAfter = 0;
     /// Units that are gathered before, and after it unless they are there.
     std::array<Gathers, numViews> before, after;
+    /// Reductions of gradients that it completes, or a later one does, and what
+    /// follows these.
+    std::array<Totals, numViews> reductions;
+    bool hasReductions = false;
     /// Those of `after` in the order in which room saves most calls; none,
     /// where some of them are used in the forward.
     std::vector<uint32_t> byCalls;
@@ -70,9 +76,6 @@ struct BoundFacts {
   // Picoseconds of collectives that nothing avoids, in as few calls as memory
   // allows.
   int64_t sumGathers(const Choice &choice, size_t view) const;
-  /// Of gradients that are complete at a computation or later: their
-  /// reductions, and what follows these.
-  Totals sumReductionsFrom(size_t op, size_t view) const;
   CollectiveCost getGather(const Traffic &own, size_t view) const {
     return weigh(own.gather, Stream::Gather, own.gatherGroup, view);
   }
@@ -132,9 +135,10 @@ struct BoundFacts {
   std::vector<uint32_t> nearest;
   std::vector<int64_t> replaysFrom; ///< The most at an operation or later.
   std::vector<Use> uses;
-  std::vector<uint32_t> gathered;        ///< For the forward, by first use.
-  std::array<Gathers, numViews> byWorth; ///< The same.
-  std::vector<uint32_t> reduced;         ///< By completion.
+  std::vector<uint32_t> gathered;          ///< For the forward, by first use.
+  std::array<Gathers, numViews> byWorth;   ///< The same.
+  std::vector<uint32_t> reduced;           ///< By completion.
+  std::array<Totals, numViews> reductions; ///< Of all.
   std::vector<Cut> cuts;
   std::vector<int64_t> leastMandatory; ///< Recomputed as is best for a place.
   int64_t head = 0, tail = 0;          ///< h and t, nanoseconds.
@@ -173,7 +177,11 @@ private:
   /// The part of a link that a collective takes, as if it were all of it.
   CollectiveCost weigh(const CollectiveCost &cost, Stream stream,
                        uint32_t group, size_t view) const;
+  Totals sumReductionsFrom(size_t op, size_t view) const;
   int64_t join(const Totals &totals, size_t view) const;
+  /// What collectives of a stream take of links, each with its group.
+  using Ways = std::vector<std::pair<LinkUse, uint32_t>>;
+  bool areTogether(const std::array<Ways, numCollectiveStreams> &ways) const;
   void findViews();
   /// `cut`: the place where units may be there, or pieces of them.
   Gathers makeGathers(const std::vector<uint32_t> &units, size_t view,

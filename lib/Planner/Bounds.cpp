@@ -40,7 +40,7 @@ struct ProgramBounds::Facts : BoundFacts {
   int64_t boundWhole(const Choice &choice, const ByView &gathersMore,
                      int64_t alone) const {
     int64_t collectives = combine([&](size_t view) {
-      Totals totals = sumReductionsFrom(0, view);
+      Totals totals = reductions[view];
       totals.gathers = sumGathers(choice, view) + gathersMore[view];
       return totals;
     });
@@ -131,15 +131,15 @@ int64_t ProgramBounds::Facts::boundAfter(const Cut &cut, const Choice &choice,
   int64_t free = room - getMandatory(cut.op, choice) - cut.inUse;
   int64_t calls = countGathers(cut, free);
   int64_t collectives = combine([&](size_t view) {
-    Totals totals = sumReductionsFrom(cut.op, view);
+    Totals totals = cut.reductions[view];
     totals.gathers = sumGathers(cut.after[view], free, calls);
     return totals;
   });
-  bool isExposed = sumReductionsFrom(cut.op, byStream).reductions != 0;
   return std::max(
       {addCollectives(computed, collectives,
-                      isExposed ? addTail(alone, 0) : alone, cut.idleAfter),
-       collectives + (isExposed && endsReduced ? lastUpdate : 0),
+                      cut.hasReductions ? addTail(alone, 0) : alone,
+                      cut.idleAfter),
+       collectives + (cut.hasReductions && endsReduced ? lastUpdate : 0),
        findTail(next, replayed)});
 }
 

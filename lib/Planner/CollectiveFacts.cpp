@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 using namespace fsdp::planner;
@@ -22,20 +23,57 @@ int64_t BoundFacts::toNanoseconds(int64_t picoseconds) const {
 CollectiveCost BoundFacts::weigh(const CollectiveCost &cost, Stream stream,
                                  uint32_t group, size_t view) const {
   int64_t part =
-      view == byStream ? wholeLink : model.getLinks(stream, group)[view];
+      view < numLinks ? model.getLinks(stream, group)[view] : wholeLink;
   auto take = [&](int64_t time) {
     return time / wholeLink * part + time % wholeLink * part / wholeLink;
   };
   return {take(cost.latency), take(cost.transfer)};
 }
 
-/// A link of which no collective takes more than of the other says nothing that
-/// the other does not; nor do streams, where each fills a link.
+/// At most one collective of each stream runs at once. If none of these take
+/// turns, all of them fill a link.
+bool BoundFacts::areTogether(
+    const std::array<Ways, numCollectiveStreams> &ways) const {
+  using Way = Ways::value_type;
+  std::vector<Way> running;
+  auto takesTurn = [&](const Way &way) {
+    return !model.overlaps.empty() &&
+           std::any_of(running.begin(), running.end(), [&](const Way &other) {
+             return model.overlaps[way.second][other.second] != 0;
+           });
+  };
+  auto fill = [&](size_t link) {
+    return std::all_of(running.begin(), running.end(), [&](const Way &way) {
+      return way.first[link] == wholeLink;
+    });
+  };
+  std::function<bool(size_t)> visit = [&](size_t stream) {
+    if (stream == ways.size())
+      return running.size() < 2 || fill(0) || fill(1);
+    if (!visit(stream + 1)) // none of it runs
+      return false;
+    for (const Way &way : ways[stream]) {
+      if (takesTurn(way))
+        continue;
+      running.push_back(way);
+      bool isRight = visit(stream + 1);
+      running.pop_back();
+      if (!isRight)
+        return false;
+    }
+    return true;
+  };
+  return visit(0);
+}
+
+/// Streams say nothing that links do not, where each fills a link.
 void BoundFacts::findViews() {
-  std::array<std::vector<LinkUse>, numCollectiveStreams> all;
+  std::array<Ways, numCollectiveStreams> all; // each once
   auto add = [&](bool isThere, Stream stream, uint32_t group) {
-    if (isThere)
-      all[size_t(stream)].push_back(model.getLinks(stream, group));
+    Ways::value_type way = {model.getLinks(stream, group), group};
+    Ways &ways = all[size_t(stream)];
+    if (isThere && std::find(ways.begin(), ways.end(), way) == ways.end())
+      ways.push_back(way);
   };
   for (const Traffic &own : program.traffic) {
     add(true, Stream::Gather, own.gatherGroup);
@@ -43,36 +81,28 @@ void BoundFacts::findViews() {
     add(own.isReduced, Stream::Reduce, own.reduceGroup);
     add(own.isAllReduced, Stream::AllReduce, own.allReduceGroup);
   }
-  auto areAll = [&](auto &&is) {
-    return std::all_of(all.begin(), all.end(), [&](const auto &ofStream) {
-      return std::all_of(ofStream.begin(), ofStream.end(), is);
+  if (model.sharesCore || areTogether(all)) {
+    views = {together};
+    return;
+  }
+  auto areAll = [&](const Ways &ways, size_t link, int64_t part) {
+    return std::all_of(ways.begin(), ways.end(), [&](const auto &way) {
+      return way.first[link] == part;
     });
   };
-  auto isLess = [&](size_t link, size_t other) {
-    return areAll([&](const LinkUse &own) { return own[link] <= own[other]; });
-  };
-  for (size_t link = 0; link != numLinks && !model.sharesCore; ++link) {
-    size_t other = numLinks - 1 - link;
-    bool isIdle = areAll([&](const LinkUse &own) { return own[link] == 0; });
-    bool isSame = isLess(link, other) && isLess(other, link);
-    if (!isIdle && (!isLess(link, other) || (isSame && link == 0)))
+  for (size_t link = 0; link != numLinks; ++link)
+    if (!std::all_of(all.begin(), all.end(),
+                     [&](const Ways &ways) { return areAll(ways, link, 0); }))
       views.push_back(link);
-  }
-  bool doStreamsFill =
-      std::all_of(all.begin(), all.end(), [&](const auto &ofStream) {
-        return std::any_of(views.begin(), views.end(), [&](size_t link) {
-          return std::all_of(
-              ofStream.begin(), ofStream.end(),
-              [&](const LinkUse &own) { return own[link] == wholeLink; });
-        });
-      });
-  if (!doStreamsFill)
+  if (!std::all_of(all.begin(), all.end(), [&](const Ways &ways) {
+        return areAll(ways, 0, wholeLink) || areAll(ways, 1, wholeLink);
+      }))
     views.push_back(byStream);
 }
 
 int64_t BoundFacts::join(const Totals &totals, size_t view) const {
   auto [gathers, reductions, allReduces] = totals;
-  if (view == byStream && !model.sharesCore)
+  if (view == byStream)
     return toNanoseconds(std::max({gathers, reductions, allReduces}));
   return toNanoseconds(gathers) + toNanoseconds(reductions) +
          toNanoseconds(allReduces);

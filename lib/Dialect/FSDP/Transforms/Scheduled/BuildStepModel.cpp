@@ -246,13 +246,6 @@ FailureOr<BuiltModel> buildStepModel(ArrayRef<func::FuncOp> programs,
   }
   if (!isAny)
     model.overlaps.clear(); // there are no turns
-  bool isShared = false;
-  for (const auto &ofGroup : model.links)
-    isShared |= llvm::any_of(ofGroup, [](const planner::LinkUse &links) {
-      return links != planner::LinkUse();
-    });
-  if (!isShared)
-    model.links.clear();
   if (std::string error = planner::check(model); !error.empty())
     return first.emitError("cannot be modelled: ") << error;
   return built;
