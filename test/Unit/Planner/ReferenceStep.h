@@ -394,8 +394,8 @@ private:
   std::vector<Call> gathers, reductions;
   std::set<const Call *> isAwaited;
   std::map<std::pair<uint32_t, Stream>, uint32_t> latest; // of a group
-  std::vector<uint32_t> ends;          // by operation
-  std::vector<uint32_t> number;        // of each computation, in the problem
+  std::vector<uint32_t> ends;                             // by operation
+  std::vector<uint32_t> number; // of each computation, in the problem
 };
 
 /// The machine of Scheduling.h, one nanosecond after the other. A collective
