@@ -12,7 +12,6 @@
 #include "fsdp/Planner/Evaluator.h"
 
 #include <algorithm>
-#include <deque>
 #include <optional>
 
 using namespace fsdp::planner;
@@ -73,24 +72,14 @@ static uint16_t toSlots(size_t count) {
 
 namespace {
 
-/// What is computed of one program for any decisions, again and again.
-struct Workspace {
-  Workspace(const StepModel &model, size_t number)
-      : layout(model, model.programs[number]), evaluator(model, number) {}
-
-  Layout layout;
-  Evaluator evaluator;
-};
-
 /// Decides one program as a policy does.
 class PolicyMaker {
 public:
   PolicyMaker(const StepModel &model, size_t number, Policy policy,
-              ProgramDecisions &decisions, const std::vector<uint8_t> &resident,
-              Workspace &workspace)
+              ProgramDecisions &decisions, const std::vector<uint8_t> &resident)
       : model(model), program(model.programs[number]), number(number),
         policy(policy), decisions(decisions), resident(resident),
-        layout(workspace.layout), evaluator(workspace.evaluator) {}
+        layout(model, program) {}
 
   /// Calls and places, for what is kept and recomputed.
   void makeCalls();
@@ -115,7 +104,7 @@ private:
   size_t findWait(size_t reduction) const;
   std::optional<int64_t> findBudget() const;
   int64_t findPeak(const ProgramDecisions &of) const {
-    return evaluator.evaluate(of, resident).peakBytes;
+    return Evaluator(model, number).evaluate(of, resident).peakBytes;
   }
 
   const StepModel &model;
@@ -124,8 +113,7 @@ private:
   Policy policy;
   ProgramDecisions &decisions;
   const std::vector<uint8_t> &resident;
-  Layout &layout;
-  Evaluator &evaluator;
+  Layout layout;
   std::vector<size_t> products; ///< By place: so many stand before it.
 };
 
@@ -434,21 +422,11 @@ void PolicyMaker::recomputeByValue() {
 void fsdp::planner::applyPolicy(const StepModel &model, size_t program,
                                 Policy policy, ProgramDecisions &decisions,
                                 const std::vector<uint8_t> &resident) {
-  Workspace workspace(model, program);
-  PolicyMaker(model, program, policy, decisions, resident, workspace).place();
+  PolicyMaker(model, program, policy, decisions, resident).place();
 }
 
-/// One for each program.
-static std::deque<Workspace> makeWorkspaces(const StepModel &model) {
-  std::deque<Workspace> workspaces;
-  for (size_t p = 0; p != model.programs.size(); ++p)
-    workspaces.emplace_back(model, p);
-  return workspaces;
-}
-
-static Decisions decide(const StepModel &model, Policy policy, Keep keep,
-                        Recompute recompute,
-                        std::deque<Workspace> &workspaces) {
+Decisions fsdp::planner::makeBaseline(const StepModel &model, Policy policy,
+                                      Keep keep, Recompute recompute) {
   Decisions decisions = makeDecisions(model);
   for (size_t p = 0; p != model.programs.size(); ++p) {
     ProgramDecisions &own = decisions.programs[p];
@@ -461,7 +439,7 @@ static Decisions decide(const StepModel &model, Policy policy, Keep keep,
           decidesKeep(policy)                                     ? Keep::None
           : isByModule(policy) && model.units[u].module == nobody ? Keep::All
                                                                   : keep;
-    PolicyMaker maker(model, p, policy, own, decisions.resident, workspaces[p]);
+    PolicyMaker maker(model, p, policy, own, decisions.resident);
     maker.makeCalls();
     if (decidesKeep(policy))
       maker.keepByValue();
@@ -471,14 +449,7 @@ static Decisions decide(const StepModel &model, Policy policy, Keep keep,
   return decisions;
 }
 
-Decisions fsdp::planner::makeBaseline(const StepModel &model, Policy policy,
-                                      Keep keep, Recompute recompute) {
-  std::deque<Workspace> workspaces = makeWorkspaces(model);
-  return decide(model, policy, keep, recompute, workspaces);
-}
-
 std::vector<Baseline> fsdp::planner::makeBaselines(const StepModel &model) {
-  std::deque<Workspace> workspaces = makeWorkspaces(model);
   std::vector<std::pair<Recompute, const char *>> recomputes = {
       {Recompute::None, ""}, {Recompute::All, ", all recomputed"}};
   if (std::any_of(model.programs.begin(), model.programs.end(),
@@ -494,8 +465,8 @@ std::vector<Baseline> fsdp::planner::makeBaselines(const StepModel &model) {
       for (auto [recompute, text] : recomputes)
         if (!(keep != Keep::None && decidesKeep(policy)) &&
             !(recompute != Recompute::None && decidesRecompute(policy)))
-          baselines.push_back(
-              {std::string(getName(policy)) + keepText + text, policy,
-               decide(model, policy, keep, recompute, workspaces)});
+          baselines.push_back({std::string(getName(policy)) + keepText + text,
+                               policy,
+                               makeBaseline(model, policy, keep, recompute)});
   return baselines;
 }

@@ -162,10 +162,9 @@ uint32_t BoundFacts::getLeastEnd(const Life &life, uint32_t module,
 /// recomputed: it counts for the one that reads it last. One that a module
 /// makes longer counts where nothing but that module decides.
 BoundFacts::Savings BoundFacts::findSavings() const {
-  Savings savings; // those of nothing stay empty
-  for (Recompute recompute : {Recompute::All, Recompute::Cheap})
-    savings[size_t(recompute)].assign(
-        model.modules.size(), std::vector<int64_t>(program.ops.size() + 1, 0));
+  Savings savings;
+  savings.fill(
+      {model.modules.size(), std::vector<int64_t>(program.ops.size() + 1, 0)});
   auto add = [&](uint32_t module, Recompute recompute, uint32_t begin,
                  uint32_t end, int64_t bytes) {
     if (begin >= end)
@@ -286,15 +285,10 @@ BoundFacts::Saved BoundFacts::findSaved(size_t op,
   };
   auto sum = [&](const std::vector<uint32_t> &modules, bool isAll, auto get) {
     std::vector<int64_t> own;
-    size_t count = 0;
     for (uint32_t module : modules)
-      if (isAll || !isNear(module)) {
-        ++count;
-        if (int64_t bytes = get(module)) // at most places, few save anything
-          own.push_back(bytes);
-      }
+      if (isAll || !isNear(module))
+        own.push_back(get(module));
     std::sort(own.begin(), own.end(), std::greater<int64_t>());
-    own.resize(count, 0);
     return sumUp(own);
   };
   auto sumAll = [&](bool isAll) -> Sums {
@@ -397,20 +391,21 @@ void BoundFacts::findMemory() {
       leastMandatory[i] -= getMost(savings, module, i);
 
   // Most computations end nothing that depends on what is recomputed.
-  std::vector<uint8_t> differs(count, false); // from the one before
-  for (const auto &ofAll : savings)
-    for (const std::vector<int64_t> &own : ofAll)
-      for (size_t i = 1; i < count; ++i)
-        differs[i] |= own[i] != own[i - 1];
+  auto isSame = [&](size_t a, size_t b) {
+    for (const auto &ofAll : savings)
+      for (const std::vector<int64_t> &own : ofAll)
+        if (own[a] != own[b])
+          return false;
+    return true;
+  };
   savedAt.assign(count, 0);
-  bool isNew = true;
-  for (size_t i = 0; i != count; ++i) {
-    isNew |= differs[i];
+  for (size_t i = 0, last = 0; i != count; ++i) {
     if (program.ops[i].onlyIf != nobody)
       continue;
-    if (std::exchange(isNew, false))
+    if (saved.empty() || !isSame(i, last))
       saved.push_back(findSaved(i, savings));
     savedAt[i] = uint32_t(saved.size() - 1);
+    last = i;
   }
   findCalls();
   findCuts();

@@ -45,7 +45,7 @@ Evaluator::~Evaluator() = default;
 /// Places and memory are the same in all scenarios: there is one layout.
 Outcome Evaluator::Impl::finish(int64_t transient, int64_t mostTime) {
   Outcome outcome;
-  outcome.time = outcome.meanTime = machine.run(layout, 0, mostTime);
+  outcome.time = outcome.meanTime = machine.run(layout, 0);
   outcome.peakBytes = layout.model.persistentBytes + transient;
   if (outcome.peakBytes > layout.model.budget || outcome.time > mostTime)
     return outcome;
@@ -71,8 +71,7 @@ std::vector<int64_t> Evaluator::findTimes(const ProgramDecisions &decisions,
   if (layout.model.persistentBytes + layout.findMemory() > layout.model.budget)
     return times;
   for (size_t i = 0; i != layout.getTimes().size(); ++i) {
-    times.push_back(most.empty() ? impl->machine.run(layout, i)
-                                 : impl->machine.run(layout, i, most[i]));
+    times.push_back(impl->machine.run(layout, i));
     if (!most.empty() && times.back() > most[i])
       return {};
   }

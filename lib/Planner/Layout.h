@@ -14,7 +14,6 @@
 #include "fsdp/Planner/Decisions.h"
 
 #include <algorithm>
-#include <limits>
 #include <list>
 
 namespace fsdp::planner {
@@ -159,10 +158,8 @@ private:
 /// Runs a layout; keeps its memory from one to the next.
 class Machine {
 public:
-  /// The time at which all is done, in one of the scenarios of the layout. As
-  /// soon as that is known to be more than `most`, what is known of it.
-  int64_t run(const Layout &layout, size_t scenario,
-              int64_t most = std::numeric_limits<int64_t>::max());
+  /// The time at which all is done, in one of the scenarios of the layout.
+  int64_t run(const Layout &layout, size_t scenario);
 
 private:
   using OwnStreams = Streams<numStreams>;

@@ -157,26 +157,21 @@ int64_t Machine::sum(const Layout &layout,
   return time;
 }
 
-int64_t Machine::run(const Layout &layout, size_t scenario, int64_t most) {
+int64_t Machine::run(const Layout &layout, size_t scenario) {
   model = &layout.model;
   times = &layout.getTimes()[scenario];
   const std::vector<int64_t> &durations = layout.getOrder().durations[scenario];
   if (model->sharesCore)
     return sum(layout, durations);
   start(layout);
-  int64_t left = std::accumulate(durations.begin(), durations.end(), int64_t());
   auto piece = layout.getPieces().begin();
   for (uint32_t place = 0; place <= durations.size(); ++place) {
     streams.waitFor(waits[place].early);
     streams.release(uint64_t(place) * 2);
     streams.waitFor(waits[place].late);
     streams.release(uint64_t(place) * 2 + 1);
-    if (streams.getTime() > most - left)
-      return streams.getTime() + left;
-    if (place != durations.size()) {
+    if (place != durations.size())
       streams.compute(durations[place]);
-      left -= durations[place];
-    }
     for (; piece != layout.getPieces().end() && piece->stretch == place;
          ++piece)
       streams.compute(times->units[piece->unit].pieceCopy);

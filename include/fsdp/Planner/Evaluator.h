@@ -52,8 +52,7 @@ public:
 
   /// Takes `ahead` and `wait` as upper limits and lowers them to what fits into
   /// the model's budget, waits first, each in the order of issue. Where even
-  /// zeros do not fit, the peak is that of these, and there is no time. A step
-  /// that takes more than `mostTime` has a time above that, not its own.
+  /// zeros do not fit, the peak is that of these, and there is no time.
   Outcome fit(ProgramDecisions &decisions, const std::vector<uint8_t> &resident,
               int64_t mostTime = std::numeric_limits<int64_t>::max());
 

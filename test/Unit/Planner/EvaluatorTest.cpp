@@ -170,9 +170,6 @@ TEST(Evaluator, LooksNoFurtherAtWhatIsTooSlow) {
     Outcome whole = fit(std::numeric_limits<int64_t>::max());
     EXPECT_EQ(fit(whole.time).meanTime, whole.meanTime);
     EXPECT_EQ(fit(whole.time - 1).meanTime, whole.time);
-    int64_t early = fit(whole.time / 2).time;
-    EXPECT_GT(early, whole.time / 2);
-    EXPECT_LE(early, whole.time);
 
     std::vector<int64_t> times = evaluator.findTimes(own, decisions.resident);
     ASSERT_EQ(times.size(), getRobustScenarios().size());
