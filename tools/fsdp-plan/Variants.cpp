@@ -527,9 +527,11 @@ mlir::LogicalResult Decider::decideOffload() {
   FSDPPipelineOptions own = getLeanest();
   own.offload = {};
   auto none = copyLogical(module, own, timing);
+  if (failed(none))
+    return failure();
   own.offload = {/*parameters=*/true, /*states=*/true, {}};
   auto all = copyLogical(module, own, timing);
-  if (failed(none) || failed(all))
+  if (failed(all))
     return failure();
   auto fitting =
       tryVariants(module, listOffloads(own, none->second - all->second),
