@@ -162,7 +162,9 @@ def once(tmp_path_factory):
         with open(folder / f"{name}.lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not path.exists():
-                make(unfinished := folder / f"unfinished-{name}")
+                unfinished = folder / f"unfinished-{name}"
+                shutil.rmtree(unfinished, ignore_errors=True)  # of a make that failed in another worker
+                make(unfinished)
                 unfinished.rename(path)
         return path
 

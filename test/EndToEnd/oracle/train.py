@@ -1,4 +1,4 @@
-"""Trains cases with PyTorch's FSDP1 and FSDP2 on gloo: python train.py CASES.json FOLDER STEPS [SECONDS].
+"""Trains cases with PyTorch's FSDP1 and FSDP2 on gloo: python train.py CASES.json FOLDER STEPS.
 
 For each case with key "name", FOLDER/NAME.step.safetensors is a reference of the first step (loss and gradients) and
 FOLDER/NAME.training.safetensors one of the training (losses and final parameters), as `fsdp-run --reference` reads them;
@@ -35,6 +35,7 @@ from torch.distributed.fsdp.wrap import CustomPolicy, size_based_auto_wrap_polic
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 SEED = 3
+TIMEOUT = datetime.timedelta(minutes=5)  # a busy machine may start the last rank a minute after the first
 HYPER = {"lr": 1e-3, "weight_decay": 0.1}
 BETAS = {"beta1": 0.9, "beta2": 0.999}
 # By whether something is in bf16: AdamW must not scale up what is rounding error to a gradient that cancels among the ranks. Of gradients of
@@ -204,11 +205,11 @@ def train(case: Case, steps: int, folder: Path) -> None:
         save_file({**inputs, "losses": torch.stack(losses), **final}, folder / f"{case['name']}.training.safetensors", metadata=metadata)
 
 
-def train_all(cases: list[Case], steps: int, folder: Path, seconds: float) -> None:
+def train_all(cases: list[Case], steps: int, folder: Path) -> None:
     """One rank: its cases, one after the other, in one process group."""
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=seconds))
+    dist.init_process_group("gloo", timeout=TIMEOUT)
     for case in cases:
         try:
             train(case, steps, folder)
@@ -217,23 +218,22 @@ def train_all(cases: list[Case], steps: int, folder: Path, seconds: float) -> No
     dist.destroy_process_group()
 
 
-def launch(world: int, cases: list[Case], steps: int, folder: Path, seconds: float) -> None:
+def launch(world: int, cases: list[Case], steps: int, folder: Path) -> None:
     """torchrun, forked: its processes share what is imported here, and talk over the loopback interface."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     config = LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=world, rdzv_backend="c10d", rdzv_endpoint="localhost:0", local_addr="localhost",
                           run_id=f"world-{world}", max_restarts=0, start_method="fork")
-    elastic_launch(config, train_all)(cases, steps, folder, seconds)
+    elastic_launch(config, train_all)(cases, steps, folder)
 
 
 def main() -> int:
     cases, folder, steps = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]), int(sys.argv[3])
-    seconds = float(sys.argv[4]) if len(sys.argv) > 4 else 60
     for case in cases:
         build(case)  # imports what the ranks need
     failed = False
     for world in sorted({case["world"] for case in cases}):
         process = multiprocessing.get_context("fork").Process(
-            target=launch, args=(world, [case for case in cases if case["world"] == world], steps, folder, seconds))
+            target=launch, args=(world, [case for case in cases if case["world"] == world], steps, folder))
         process.start()
         process.join()
         failed |= process.exitcode != 0
