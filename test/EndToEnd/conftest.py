@@ -21,16 +21,20 @@ SAMPLE = int(os.environ.get("FSDP_SAMPLE", 0))
 FIXTURES = ROOT / "test" / "fixtures"
 FAKE_GPUS = BUILD / "test" / "FakeGPUs" / "bin" / "fsdp-run"
 ORACLE = ROOT / "test" / "EndToEnd" / "oracle"
-sys.path[:0] = [str(ROOT / "python-bindings"), str(ROOT / "scripts")]
+sys.path[:0] = [str(ROOT / "python-bindings"), str(ROOT / "scripts"), str(ROOT / "test" / "ForkServer")]
 os.environ["XDG_CONFIG_HOME"] = os.devnull  # predictions are those of no machine that somebody has measured
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # ahead of torch: there are as many workers as cores
 
+import fork_server  # noqa: E402
+
 
 def tool(name: str, *arguments, timeout: float = 120, **variables) -> subprocess.CompletedProcess:
-    """Runs a tool of the build folder; its output and exit status are the caller's business. `variables` join the environment."""
+    """Runs a tool of the build folder; its output and exit status are the caller's business. `variables` join the environment of a start of its own."""
     if through_nccl and name == "fsdp-run" and "--reference" in arguments and "--backend" not in arguments:
         return run_through_nccl(arguments, timeout, variables)
     command = [str(BUILD / "bin" / name), *map(str, arguments)]
+    if not variables:
+        return fork_server.run(command, timeout)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment)
 

@@ -25,8 +25,9 @@ from torch import nn
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("FSDP_BUILD", ROOT / "build" / "gcc"))
-sys.path.insert(0, str(ROOT / "python-bindings"))
+sys.path[:0] = [str(ROOT / "python-bindings"), str(ROOT / "test" / "ForkServer")]
 
+import fork_server  # noqa: E402
 import fsdp_mlir  # noqa: E402
 
 RANKS, STEPS, SETS = 4, 5, 3
@@ -181,7 +182,7 @@ def command(stage: str, tool: str, *arguments: Any) -> str:
     """The standard output of a tool that ends well."""
     words = [str(BUILD / "bin" / tool), *map(str, arguments)]
     try:
-        result = subprocess.run(words, capture_output=True, text=True, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        result = fork_server.run(words, 300)
     except subprocess.TimeoutExpired:
         raise Failed(stage, f"{tool} takes longer than 300 s", " ".join(words)) from None
     if result.returncode:
