@@ -29,14 +29,10 @@ import fork_server  # noqa: E402
 
 
 def tool(name: str, *arguments, timeout: float = 120, **variables) -> subprocess.CompletedProcess:
-    """Runs a tool of the build folder; its output and exit status are the caller's business. `variables` join the environment of a start of its own."""
+    """Runs a tool of the build folder; its output and exit status are the caller's business. `variables` join the environment."""
     if through_nccl and name == "fsdp-run" and "--reference" in arguments and "--backend" not in arguments:
         return run_through_nccl(arguments, timeout, variables)
-    command = [str(BUILD / "bin" / name), *map(str, arguments)]
-    if not variables:
-        return fork_server.run(command, timeout)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment)
+    return fork_server.run([str(BUILD / "bin" / name), *map(str, arguments)], timeout, **variables)
 
 
 through_nccl = False  # --through-nccl

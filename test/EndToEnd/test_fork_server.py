@@ -1,7 +1,11 @@
 """What tests start once and run often says what a start of its own says."""
 
 import os
+import pathlib
+import signal
 import subprocess
+import threading
+import time
 
 import fork_server
 import pytest
@@ -30,9 +34,31 @@ def test_the_folder_and_the_environment_are_those_of_the_caller(plans, tmp_path,
     assert tool("fsdp-run", "--help").stdout != wide
 
 
+@pytest.fixture
+def endless(plans):
+    """Arguments of a training that takes longer than a test."""
+    return [plans("gpt2", 2), "--weights", FIXTURES / "gpt2.pt2", "--data", FIXTURES / "gpt2_train2x5.safetensors", "--steps", 999999, "--json"]
+
+
 # One that hangs stops neither the tests nor the next run.
-def test_a_run_that_takes_too_long_is_killed(plans):
+def test_a_run_that_takes_too_long_is_killed(endless):
     with pytest.raises(subprocess.TimeoutExpired):
-        tool("fsdp-run", plans("gpt2", 2), "--weights", FIXTURES / "gpt2.pt2", "--data", FIXTURES / "gpt2_train2x5.safetensors",
-             "--steps", 999999, "--json", timeout=1)
+        tool("fsdp-run", *endless, timeout=1)
+    assert tool("fsdp-run", "--help").returncode == 0
+
+
+# A crash is no exit status of a tool.
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL])
+def test_a_crash_is_its_signal(number, endless):
+    server = fork_server.server_of(str(BUILD / "bin" / "fsdp-run"), os.getpid())
+
+    def kill():
+        while not (children := pathlib.Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()):
+            time.sleep(0.01)
+        os.kill(int(children[0]), number)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    assert tool("fsdp-run", *endless).returncode == -number
+    killer.join()
     assert tool("fsdp-run", "--help").returncode == 0

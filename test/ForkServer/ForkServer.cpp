@@ -58,8 +58,10 @@ bool receive(int channel, Request &request) {
     return false;
   const cmsghdr *header = CMSG_FIRSTHDR(&message);
   if (!header || header->cmsg_len != CMSG_LEN(sizeof(request.files)) ||
-      (message.msg_flags & MSG_TRUNC) || request.text[size - 1] != '\0')
-    fail("fork server: a request that is none");
+      (message.msg_flags & MSG_TRUNC) || request.text[size - 1] != '\0') {
+    errno = EBADMSG;
+    fail("fork server: expected one packet of words with two files");
+  }
   std::memcpy(request.files, CMSG_DATA(header), sizeof(request.files));
   request.text.resize(size);
   return true;

@@ -64,12 +64,12 @@ def server_of(tool: str, process: int) -> ForkServer | None:
     return ForkServer(tool, library) if library.exists() and os.access(tool, os.X_OK) else None
 
 
-def run(command: list[str], timeout: float) -> subprocess.CompletedProcess:
-    """Runs a tool of the build folder in the environment of this process, on one thread of OpenMP; its output is text."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+def run(command: list[str], timeout: float, **variables: str) -> subprocess.CompletedProcess:
+    """Runs a tool of the build folder on one thread of OpenMP; its output is text. `variables` join the environment, of a start of its own."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
     words = [os.getcwd(), str(len(command)), *command, *(f"{name}={value}" for name, value in environment.items())]
     request = b"".join(os.fsencode(word) + b"\0" for word in words)
-    server = server_of(command[0], os.getpid()) if len(request) < LONGEST else None
+    server = server_of(command[0], os.getpid()) if not variables and len(request) < LONGEST else None
     if server:
         return server.run(command, request, timeout)
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment)
